@@ -10,12 +10,12 @@ import (
 	"trl/web/rpc"
 )
 
-// auditLogin makes the entry of a browser that is who from now on.
+// auditLogin writes the entry of a browser that has logged in.
 func (s *Server) auditLogin(r *http.Request, who auth.Principal) {
 	rpc.AppendAudit(s.cfg.Audit, who.Subject, audit.Entry{Action: audit.ActionLogin, Outcome: "ok", Principal: who.Subject, Role: string(who.Role), Remote: r.RemoteAddr})
 }
 
-// auditDownload makes the entry of an admin who gets another's recording.
+// auditDownload writes the entry of an admin who downloads another principal's recording.
 func (s *Server) auditDownload(r *http.Request, who auth.Principal, rec protocol.Recording) {
 	rpc.AppendAudit(s.cfg.Audit, who.Subject, audit.Entry{
 		Action: audit.ActionDownload, Outcome: "ok", Principal: who.Subject, Role: string(who.Role), Remote: r.RemoteAddr,
@@ -23,26 +23,26 @@ func (s *Server) auditDownload(r *http.Request, who auth.Principal, rec protocol
 	})
 }
 
-// auditRefusal makes the entry of somebody who was not let in.
+// auditRefusal writes the entry of a client that was not let in.
 func (s *Server) auditRefusal(r *http.Request, why string) {
 	s.cfg.Audit.AppendStranger(audit.Entry{Action: audit.ActionRefused, Outcome: string(protocol.AuthFailed), Remote: r.RemoteAddr, Reason: why})
 }
 
-// reloadEntry is the entry of something that was read again.
+// reloadEntry returns the entry of something that was read again.
 func reloadEntry(what string, err error) audit.Entry {
 	e := audit.Entry{Action: audit.ActionReload, Outcome: "ok", Reason: what}
-	if err != nil { // what was in force stays; the log of the gateway says why
+	if err != nil { // the old configuration stays in force; the gateway's log says why
 		e.Outcome = "refused"
 	}
 	return e
 }
 
-// AuditReloads makes the entries of tokens that are read again, for TokenFile.OnReload.
+// AuditReloads returns a function that writes the entry of each reload of the tokens, for TokenFile.OnReload.
 func AuditReloads(log *audit.Log) func(error) {
 	return func(err error) { log.Append(reloadEntry("tokens", err)) }
 }
 
-// AuditEnds makes the entries of what ends, for pool.Config.Ended.
+// AuditEnds returns a function that writes the entry of each end of a session or of work, for pool.Config.OnEnd.
 func AuditEnds(log *audit.Log) func(pool.End) {
 	return func(e pool.End) {
 		x := audit.Entry{Action: string(e.Kind) + ".end", Principal: e.Owner, Session: e.Session, Outcome: e.Outcome, Reason: e.Reason, ExitCode: e.Code, Signal: e.Signal}
@@ -55,7 +55,7 @@ func AuditEnds(log *audit.Log) func(pool.End) {
 			x.Action, x.Terminal = audit.ActionTermEnd, e.ID
 		}
 		if !e.StartedAt.IsZero() {
-			x.DurationMS = audit.Milliseconds(max(0, e.EndedAt.Sub(e.StartedAt))) // Began may be by another gateway's clock
+			x.DurationMS = audit.Milliseconds(max(0, e.EndedAt.Sub(e.StartedAt))) // another gateway's clock may have given StartedAt
 		}
 		log.Append(x)
 	}

@@ -8,12 +8,12 @@ import (
 	"trl/web/auth"
 )
 
-// clientRequest is the request as the client made it: RemoteAddr, Host and URL.Scheme are the client's, also where a trusted proxy asks in its
-// place. From anybody else X-Forwarded-… is air. The header Forwarded (RFC 7239) is not looked at in any case: a proxy that writes one of
-// the two kinds passes the other on as the client wrote it.
+// clientRequest returns the request as the client made it: RemoteAddr, Host and URL.Scheme are the client's, also if a trusted proxy passes the
+// request on. X-Forwarded-… of anybody else is ignored. The header Forwarded (RFC 7239) is always ignored: a proxy that writes one of the two kinds
+// passes the other one on as the client wrote it.
 func (c *Config) clientRequest(r *http.Request) *http.Request {
 	q, u := *r, *r.URL
-	q.URL, u.Scheme = &u, "http" // of a request line with a whole URL it is what the client wrote
+	q.URL, u.Scheme = &u, "http" // if the request line has a whole URL, the client chose its scheme
 	if r.TLS != nil {
 		u.Scheme = "https"
 	}
@@ -26,7 +26,8 @@ func (c *Config) clientRequest(r *http.Request) *http.Request {
 	if host := lastValue(r.Header["X-Forwarded-Host"]); host != "" {
 		q.Host = host
 	}
-	// Each proxy adds whom it saw, at the end: the last that is none of ours is the client. What stands before it the client may have written.
+	// Each proxy appends the address from which it got the request. The last address that is not a trusted proxy's is the client's; the client may
+	// have written those before it.
 	hops := strings.Split(strings.Join(r.Header["X-Forwarded-For"], ","), ",")
 	for _, hop := range slices.Backward(hops) {
 		addr, ok := hopAddr(strings.TrimSpace(hop))
@@ -42,7 +43,7 @@ func (c *Config) clientRequest(r *http.Request) *http.Request {
 	return &q
 }
 
-// hopAddr reads an address; some proxies add the port.
+// hopAddr parses an address; some proxies add the port.
 func hopAddr(hop string) (netip.Addr, bool) {
 	if at, err := netip.ParseAddrPort(hop); err == nil {
 		return at.Addr(), true
@@ -55,7 +56,7 @@ func (c *Config) trusted(addr netip.Addr) bool {
 	return slices.ContainsFunc(c.TrustedProxies, func(p netip.Prefix) bool { return p.Contains(addr) })
 }
 
-// lastValue is the last of a header's values, which the proxy next to us wrote.
+// lastValue returns the last value of a header, which the nearest proxy wrote.
 func lastValue(lines []string) string {
 	if len(lines) == 0 {
 		return ""

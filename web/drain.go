@@ -11,45 +11,45 @@ import (
 	"trl/protocol"
 )
 
-// drainer lets the gateway run empty: there are no new sessions, those that live go on, and /readyz says so. A drain is over when no session lives,
-// or when its time is over. The owner of the server, who hears of it by Drained, then calls Shutdown.
+// drainer drains the gateway: no new sessions, running sessions go on, and /readyz reports it. A drain is over when no session is left, or when its
+// time is over. The owner of the server waits for Drained and then calls Shutdown.
 type drainer struct {
 	pool *pool.Pool
 	log  zerolog.Logger
 
 	over     chan struct{} // closed when a drain is over
 	overOnce sync.Once
-	running  sync.WaitGroup // the goroutine of a drain
+	running  sync.WaitGroup // the goroutine of the current drain
 
 	mu      sync.Mutex
-	stop    func() // guarded by mu; ends the goroutine of a drain; nil: there is none
-	forGood bool   // guarded by mu; nobody may take the drain back
-	closed  bool   // guarded by mu; none may begin any more
+	stop    func() // guarded by mu; ends the goroutine of the current drain; nil: no drain
+	forGood bool   // guarded by mu; no client may undo the drain
+	closed  bool   // guarded by mu; no drain may begin any more
 }
 
 func newDrainer(p *pool.Pool, log zerolog.Logger) *drainer {
 	return &drainer{pool: p, log: log, over: make(chan struct{})}
 }
 
-// Drained is closed when a drain is over.
+// Drained returns a channel that is closed when a drain is over.
 func (d *drainer) Drained() <-chan struct{} { return d.over }
 
-// Draining: a drain has begun, and was not taken back.
+// Draining reports whether a drain has begun and has not been undone.
 func (d *drainer) Draining() bool {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	return d.stop != nil
 }
 
-// DrainingForGood: a drain has begun that no client can take back.
+// DrainingForGood reports whether a drain has begun that no client can undo.
 func (d *drainer) DrainingForGood() bool {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	return d.forGood
 }
 
-// Drain begins a drain, or gives the one that there is another time. At most for so long; below 0: until no session lives. forGood: who
-// supervises us counts on the end, so no client may put it off.
+// Drain begins a drain, or changes the time of the current one. most is how long it may take; below 0: until no session is left. With forGood no
+// client can undo it, because the supervisor of the gateway relies on the end.
 func (d *drainer) Drain(most time.Duration, forGood bool) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -68,13 +68,13 @@ func (d *drainer) Drain(most time.Duration, forGood bool) {
 	d.stop = cancel
 	empty := d.pool.Drain()
 	d.running.Add(1)
-	go func() { // waits for the drain to be over; ends with ctx; close waits for it
+	go func() { // waits until the drain is over; ends with ctx; close waits for it
 		defer d.running.Done()
 		defer cancel()
 		select {
 		case <-empty:
 		case <-late:
-		case <-ctx.Done(): // taken back, given another time, or we end anyway
+		case <-ctx.Done(): // the drain was undone or got another time, or the server ends
 			return
 		}
 		d.log.Info().Int("sessions", d.pool.LiveCount()).Msg("drained")
@@ -83,7 +83,7 @@ func (d *drainer) Drain(most time.Duration, forGood bool) {
 	d.log.Info().Bool("bounded", most >= 0).Dur("at_most_ms", max(0, most)).Int("sessions", d.pool.LiveCount()).Msg("draining: no new sessions")
 }
 
-// Undrain takes it back, unless it is for good.
+// Undrain undoes the drain, unless it is for good.
 func (d *drainer) Undrain() error {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -100,14 +100,14 @@ func (d *drainer) Undrain() error {
 	return nil
 }
 
-// refuse lets no drain begin any more.
+// refuse makes later calls of Drain have no effect.
 func (d *drainer) refuse() {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	d.closed = true
 }
 
-// close returns when a drain's goroutine has ended.
+// close returns when the goroutine of the drain has ended.
 func (d *drainer) close() {
 	d.mu.Lock()
 	if d.stop != nil {

@@ -7,8 +7,7 @@ import (
 	"trl/web/rpc"
 )
 
-// liveConfig is what of a Config may be another one while the server serves: all that it reads from there. Never changed, only replaced
-// whole; the rest of a Config is s.cfg.
+// liveConfig is the part of a Config that Reload may replace. It is never changed, only replaced as a whole. The rest of the Config is in Server.cfg.
 type liveConfig struct {
 	origins []string
 	clients rpc.LiveConfig
@@ -18,9 +17,8 @@ func (c *Config) liveConfig() *liveConfig {
 	return &liveConfig{c.Origins, rpc.LiveConfig{MaxFrame: c.MaxFrame, SlowClient: c.SlowClient, Capabilities: c.Capabilities}}
 }
 
-// Reload puts Origins, MaxFrame, SlowClient, Capabilities, TLSCert and TLSKey of c in force, or nothing of them; the rest of c is not
-// looked at. Connections that are open stay as they are. TLS is not begun or ended by this. Not for two callers at a time, and only
-// between Listen and Shutdown.
+// Reload puts Origins, MaxFrame, SlowClient, Capabilities, TLSCert and TLSKey of c in force, either all of them or none; it ignores the rest of c.
+// Open connections stay as they are. Reload cannot switch TLS on or off. It must not run twice at a time, and only between Listen and Shutdown.
 func (s *Server) Reload(c Config) error {
 	c.setDefaults()
 	now := s.cert.Load()

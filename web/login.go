@@ -11,7 +11,7 @@ import (
 	"trl/web/ui"
 )
 
-// loginPage takes the token out of the fragment, which browsers send to nobody, and out of the address bar, and posts it.
+// loginPage takes the token out of the fragment, which browsers send to no server, and out of the address bar, and posts it.
 var loginPage = template.Must(template.New("login").Parse(`<!doctype html>
 <html lang="en"><meta charset="utf-8"><meta name="viewport" content="width=device-width"><title>trl: log in</title>
 <style nonce="{{.Nonce}}">
@@ -62,7 +62,8 @@ enter();
 </script>
 `))
 
-// enteredPage keeps in the browser where its cookie is for, and goes on to the terminal. Not by a fragment: anybody could make a link of one.
+// enteredPage stores in the browser the path of its cookie, and goes on to the terminal. The path is not in a fragment, because anybody could make a
+// link with one.
 var enteredPage = template.Must(template.New("entered").Parse(`<!doctype html>
 <html lang="en"><meta charset="utf-8"><title>trl</title>
 <p><a href="/">Logged in.</a></p>
@@ -72,8 +73,8 @@ location.replace("/");
 </script>
 `))
 
-// serveHome is the web terminal. The page is no secret, and asks whether the browser is logged in: a cookie that comes here is one that every
-// server on this host gets, and goes.
+// serveHome serves the web terminal. The page is no secret; it asks whether the browser is logged in. A cookie that comes with this request has a
+// path for which the browser would send it to every server on this host, so serveHome deletes it.
 func (s *Server) serveHome(w http.ResponseWriter, r *http.Request) {
 	auth.DropCookie(w, r)
 	if _, no := s.auth.Authenticate(r); no != nil && !no.NoCredential() {
@@ -83,7 +84,8 @@ func (s *Server) serveHome(w http.ResponseWriter, r *http.Request) {
 	ui.ServePage(w, rand.Text())
 }
 
-// serveLoginState tells the page whether it is logged in. A login that is over would stand in the way of everything else that the browser may bring.
+// serveLoginState tells the page whether it is logged in. It deletes the cookie of a login that is over, which would be tried before any other
+// credential of the browser.
 func (s *Server) serveLoginState(w http.ResponseWriter, r *http.Request) {
 	if _, no := s.auth.Authenticate(r); no != nil {
 		if no.OfLogin() {
@@ -95,24 +97,25 @@ func (s *Server) serveLoginState(w http.ResponseWriter, r *http.Request) {
 	w.WriteHeader(http.StatusNoContent)
 }
 
-// stripLoginPath serves what needs a login at the path that the login's cookie is for.
+// stripLoginPath serves routes that need a login below the path of the login's cookie.
 func stripLoginPath(h http.Handler) http.HandlerFunc {
 	return func(w http.ResponseWriter, r *http.Request) {
 		http.StripPrefix(auth.LoginPrefix+r.PathValue("login"), h).ServeHTTP(w, r)
 	}
 }
 
-// serveAsset serves what the page consists of. Nothing of it is secret; but who is slow to take it had better be logged in.
+// serveAsset serves the files of the page. They are no secret. A client that is slow to take them should be logged in, because strangers have little
+// time.
 func (s *Server) serveAsset(w http.ResponseWriter, r *http.Request) {
 	s.auth.MarkKnown(r)
 	ui.ServeAsset(w, r)
 }
 
-// pageOf is what the pages here have in them.
+// pageOf is the data of the login pages.
 type pageOf struct {
 	Nonce, Provider string
-	At              string // where the login's cookie is for
-	Said            string // why the last try failed
+	At              string // the path of the login's cookie
+	Said            string // why the last attempt failed
 }
 
 func (s *Server) showLogin(w http.ResponseWriter, _ *http.Request) {
@@ -125,19 +128,19 @@ func (s *Server) renderPage(w http.ResponseWriter, t *template.Template, status 
 	h.Set("Content-Type", "text/html; charset=utf-8")
 	h.Set("Content-Security-Policy", "default-src 'none'; script-src 'nonce-"+p.Nonce+"'; style-src 'nonce-"+p.Nonce+
 		"'; connect-src 'self'; form-action 'self'; base-uri 'none'; frame-ancestors 'none'")
-	h.Set("Referrer-Policy", "same-origin") // with "no-referrer" the form is posted with "null" for its Origin, and refused
+	h.Set("Referrer-Policy", "same-origin") // with "no-referrer" browsers post the form with the Origin "null", which is refused
 	w.WriteHeader(status)
 	t.Execute(w, p)
 }
 
-// login checks a token, or a JWT, and logs the browser in: what it gets is a cookie of its own, worth as much and no longer.
+// login checks a token or a JWT and logs the browser in: the browser gets a cookie of its own, which allows the same for no longer.
 func (s *Server) login(w http.ResponseWriter, r *http.Request) {
 	form := r.Header.Get("Authorization") == ""
 	if !s.cfg.AuthNone {
 		var text string
 		if form {
 			r.Body = http.MaxBytesReader(w, r.Body, 32<<10)
-			text = strings.TrimSpace(r.PostFormValue("token")) // never from the query
+			text = strings.TrimSpace(r.PostFormValue("token")) // never from the URL's query
 		}
 		g, no := s.auth.CheckLogin(r, form, text)
 		if no != nil && form {
@@ -173,7 +176,7 @@ func (s *Server) login(w http.ResponseWriter, r *http.Request) {
 	w.WriteHeader(http.StatusNoContent)
 }
 
-// loginNotStored answers a login that is right and cannot be kept.
+// loginNotStored answers a login whose credential is right and that cannot be stored.
 func (s *Server) loginNotStored(w http.ResponseWriter, err error) {
 	if errors.Is(err, auth.ErrTooManyLogins) {
 		w.Header().Set("Retry-After", retryAfter)
@@ -184,7 +187,7 @@ func (s *Server) loginNotStored(w http.ResponseWriter, err error) {
 	auth.Refuse(w, http.StatusInternalServerError, "the login cannot be kept")
 }
 
-// logout ends the browser's login, and with it the connections of all its tabs.
+// logout ends the browser's login and the connections of all its tabs.
 func (s *Server) logout(w http.ResponseWriter, r *http.Request) {
 	if err := s.auth.EndLogin(w, r); err != nil {
 		s.log.Error().Err(err).Msg("login has ended, but is in the file still: a gateway that starts before the next login or logout takes it")
@@ -192,7 +195,7 @@ func (s *Server) logout(w http.ResponseWriter, r *http.Request) {
 	http.Redirect(w, r, "/login", http.StatusSeeOther)
 }
 
-// finishOIDC logs in the browser that comes back from the identity provider.
+// finishOIDC logs in a browser that comes back from the identity provider.
 func (s *Server) finishOIDC(w http.ResponseWriter, r *http.Request) {
 	g, life, ok := s.auth.FinishOIDC(w, r)
 	if !ok {

@@ -9,14 +9,14 @@ import (
 	"trl/web/auth"
 )
 
-// The two checks here keep web pages of others away from a gateway on the user's machine. Neither replaces the token.
+// These two checks keep web pages of others away from a gateway on the user's machine. They do not replace the token.
 //
-// Host, on every route: a page at rebind.example whose name suddenly resolves to 127.0.0.1 is "same origin" with us, in the browser's eyes and in those of
-// a check that compares Origin with Host. Only the name it asked for gives it away.
+// Host, on every route: a page at rebind.example whose name suddenly resolves to 127.0.0.1 has the same origin as the gateway, for the browser and
+// for a check that compares Origin with Host. Only the Host header shows the other name.
 //
-// Origin: browsers send it with every WebSocket upgrade and cross-site request, and no page can change it.
+// Origin: browsers send it with every WebSocket upgrade and every cross-site request, and no page can change it.
 
-// hostName is a Host header without its port, in the one spelling that hostNames has; "" where it is none.
+// hostName returns the host of a Host header without its port, spelled as in hostNames, or "" if the header is malformed.
 func hostName(host string) string {
 	name, port, err := net.SplitHostPort(host)
 	if err != nil {
@@ -35,7 +35,7 @@ func hostName(host string) string {
 	return plainName(name)
 }
 
-// plainName is a name in lower case, or an address as it is usually written.
+// plainName returns a name in lower case, or an address in its usual form.
 func plainName(name string) string {
 	if addr, err := netip.ParseAddr(name); err == nil { // strict: no 0177.1, no 127.1
 		if addr.Zone() != "" {
@@ -46,9 +46,9 @@ func plainName(name string) string {
 	return strings.ToLower(name)
 }
 
-// hostAllowed reports whether we go by this name: one that the operator listed, one of our certificate's, or our own address. On a loopback
-// listener that is a loopback name; elsewhere it is any address, as nothing resolves to an address but itself: a page that was got from
-// it is one of ours.
+// hostAllowed reports whether this is a name of the gateway: one that the operator listed, one of the certificate, or the gateway's own address. On a
+// loopback listener only loopback names are addresses of its own. On another listener every address is allowed: an address resolves to nothing but
+// itself, so a page from it came from this gateway.
 func (s *Server) hostAllowed(host string, loopback bool) bool {
 	name := hostName(host)
 	if name == "" {
@@ -68,7 +68,8 @@ func (s *Server) hostAllowed(host string, loopback bool) bool {
 	return leaf != nil && leaf.VerifyHostname(name) == nil
 }
 
-// hostNames is who we are without a look at a certificate: what is listed, what we ask certificates for, and the name that we listen by.
+// hostNames returns the gateway's names without those of its certificate: the listed ones, those that ACME requests certificates for, and the name of
+// the listening address.
 func (c *Config) hostNames() map[string]bool {
 	names := map[string]bool{}
 	for _, name := range append(c.Hosts[:len(c.Hosts):len(c.Hosts)], c.ACME.Domains...) {
@@ -82,8 +83,8 @@ func (c *Config) hostNames() map[string]bool {
 	return names
 }
 
-// originAllowed reports whether the request comes from no page, from a page of ours or from one that is listed. It compares whole strings:
-// parsing is where look-alikes (user@host, trailing dots, another port) slip through. "null" equals nothing.
+// originAllowed reports whether the request comes from no page, from a page of this gateway, or from a listed page. It compares whole strings,
+// because parsing lets look-alikes through (user@host, trailing dots, another port). "null" is never allowed.
 func originAllowed(r *http.Request, listed []string) bool {
 	origins := r.Header["Origin"]
 	if len(origins) == 0 {
@@ -103,8 +104,8 @@ func originAllowed(r *http.Request, listed []string) bool {
 	return false
 }
 
-// tokenInQuery reports whether a URL carries what looks like a token. URLs end up in logs, histories and Referer headers, so such a
-// request is refused even where the token is right.
+// tokenInQuery reports whether a URL has a parameter that looks like a token. URLs end up in logs, histories and Referer headers, so such a request
+// is refused even if the token is right.
 func tokenInQuery(r *http.Request) bool {
 	for part := range strings.FieldsFuncSeq(r.URL.RawQuery, func(c rune) bool { return c == '&' || c == ';' }) {
 		key, _, _ := strings.Cut(part, "=")

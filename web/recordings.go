@@ -10,9 +10,9 @@ import (
 	"trl/web/rpc"
 )
 
-// serveRecording is the download.
+// serveRecording serves the download of a recording.
 func (s *Server) serveRecording(w http.ResponseWriter, r *http.Request) {
-	who, no := s.auth.Authenticate(r) // and a stranger no more: a large file may take its time
+	who, no := s.auth.Authenticate(r) // the client is no stranger from here on, so a large file may take long
 	if no != nil {
 		auth.Deny(w, no)
 		return
@@ -38,13 +38,13 @@ func (s *Server) serveRecording(w http.ResponseWriter, r *http.Request) {
 	h := w.Header()
 	h.Set("Content-Type", "application/x-asciicast")
 	h.Set("Content-Disposition", fmt.Sprintf("attachment; filename=%q", rec.FileName()))
-	out := &headerTracker{ResponseWriter: w} // a slow client has as long as it takes something: the socket sees to that
+	out := &headerTracker{ResponseWriter: w} // a slow client has time as long as it reads something; the socket sees to that
 	err = rec.WriteTo(out, format == "v2")
 	switch e := (*protocol.Error)(nil); {
 	case err == nil:
 	case out.headerSent:
 		s.log.Debug().Err(err).Msg("download of a recording broke off")
-		panic(http.ErrAbortHandler) // the client shall see that it is not all
+		panic(http.ErrAbortHandler) // the client must see that the file is incomplete
 	case errors.As(err, &e):
 		h.Del("Content-Disposition")
 		auth.Refuse(w, http.StatusNotFound, e.Message)
@@ -55,7 +55,7 @@ func (s *Server) serveRecording(w http.ResponseWriter, r *http.Request) {
 	}
 }
 
-// headerTracker knows whether the answer has: then it is too late for another.
+// headerTracker records whether the answer has begun. Then it is too late for an error.
 type headerTracker struct {
 	http.ResponseWriter
 	headerSent bool

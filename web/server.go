@@ -1,4 +1,5 @@
-// Package web is the HTTP edge: auth, upgrade, dispatch of messages to the pool, pumps, health, the terminal page.
+// Package web is the HTTP edge of a gateway: listeners, the guard that every request passes, routes, the pages and their logins, health, drain and
+// reload. Package rpc serves the clients that it lets in.
 package web
 
 import (
@@ -28,51 +29,51 @@ import (
 	"trl/web/transport"
 )
 
-// Config is the edge's. The zero value of a bound means its default. Some of it may be replaced: Reload.
+// Config configures a Server. The zero value of a bound means its default. Reload may replace some of it.
 type Config struct {
 	listen.Config
-	Sockets *listen.Sockets // already bound, whatever Config says; nil: Listen binds
+	Sockets *listen.Sockets // sockets that are bound already, whatever Config says; nil: Listen binds
 
-	Origins []string // scheme://host[:port] of pages beside our own that may connect
-	// Who may come in over HTTP, unless AuthNone; at least one of these.
+	Origins []string // scheme://host[:port] of other pages that may connect
+	// Credentials that are accepted over HTTP; at least one kind, unless AuthNone.
 	Tokens      auth.Tokens
 	JWT         *auth.JWT
 	OIDC        *auth.OIDCConfig
 	ClientCerts *auth.ClientCertsConfig
-	LoginsFile  string // file in which those who logged in to the page are kept; empty: in memory
+	LoginsFile  string // the file that keeps the logins of browsers; empty: in memory
 
-	Hosts          []string       // names and addresses that we go by, beside those that we know of ourselves
-	TrustedProxies []netip.Prefix // who may tell by X-Forwarded-… for whom it asks
+	Hosts          []string       // further names and addresses of the gateway
+	TrustedProxies []netip.Prefix // proxies whose X-Forwarded-… headers count
 
-	MaxFrame            int64         // bytes of an inbound message, 4 MiB
-	MaxInFlight         int           // requests of one connection, 128: more than can wait in a session
+	MaxFrame            int64         // bytes of a message from a client, 4 MiB
+	MaxInFlight         int           // requests of one connection that may be in flight, 128: more than may wait in a session
 	MaxConns            int           // clients in all, 1,024
-	MaxConnsOfPrincipal int           // clients of one principal, and guests of one; 0: seven eighths of all, of an admin all, and of guests' places
+	MaxConnsOfPrincipal int           // clients of one principal, and guests of one; 0: seven eighths of all, or of the places for guests; for an admin all
 	MaxGuests           int           // clients of one share link, 16
-	PingEvery           time.Duration // 20 s: below the 60 s after which proxies close what is idle
+	PingEvery           time.Duration // 20 s: below the 60 s after which proxies close an idle connection
 	PeerSilence         time.Duration // 45 s: two pings and some
 	SlowClient          time.Duration // 30 s
 
 	Version      string
-	Trace        func(rpc.Trace)       // told of every request that was answered; it must not wait. nil: nobody asks
-	Audit        *audit.Log            // who did what; nil: nobody keeps that
-	Capabilities protocol.Capabilities // what system.capabilities tells beside what web and the pool know: default shell, isolation, limits
+	Trace        func(rpc.Trace)       // called after every answer; it must not wait. nil: no tracing
+	Audit        *audit.Log            // nil: there is no audit log
+	Capabilities protocol.Capabilities // what system.capabilities says and web and the pool do not know: default shell, isolation, limits
 
-	stall time.Duration // stallLimit; tests shorten it
+	stall time.Duration // transport.StallLimit; tests shorten it
 }
 
 const (
-	// profileTimeout is for a profile of some minutes (?seconds=).
+	// profileTimeout allows a profile of some minutes (?seconds=).
 	profileTimeout = 5 * time.Minute
-	// Time for a TLS handshake, and to send the headers of a request, the whole of it, and to take the answer.
+	// How long a TLS handshake or the headers of a request, a whole request, and reading the answer may take.
 	headerTimeout  = 5 * time.Second
 	requestTimeout = 10 * time.Second
 	answerTimeout  = 30 * time.Second
-	// retryAfter is in how many seconds a client that found no place shall come again.
+	// retryAfter is after how many seconds a client that found no place should try again.
 	retryAfter = "2"
 )
 
-// setDefaults gives what is not set its default.
+// setDefaults sets the fields that are zero to their defaults.
 func (c *Config) setDefaults() {
 	orDefault(&c.MaxFrame, 4<<20)
 	orDefault(&c.MaxInFlight, rpc.MaxInFlight)
@@ -91,7 +92,7 @@ func orDefault[T comparable](v *T, d T) {
 	}
 }
 
-// Server is the edge of one gateway: New, Listen, Serve, Shutdown, each once and in this order.
+// Server serves one gateway. Call New, Listen, Serve and Shutdown once each, in this order.
 type Server struct {
 	cfg Config
 	*drainer
@@ -102,8 +103,8 @@ type Server struct {
 	log     zerolog.Logger
 
 	mainHandler    http.Handler
-	metricsHandler http.Handler // of MetricsListen
-	adminHandler   http.Handler // of AdminListen
+	metricsHandler http.Handler // for MetricsListen
+	adminHandler   http.Handler // for AdminListen
 	hostNames      map[string]bool
 
 	listeners []listening     // set once in Listen
@@ -114,17 +115,17 @@ type Server struct {
 	cert atomic.Pointer[listen.Certificate] // set in Listen, replaced by Reload; nil without TLS
 
 	stopping atomic.Bool
-	once     sync.Once // Shutdown
+	once     sync.Once // for shutdown
 }
 
-// listening is one listener with what serves it.
+// listening is one listener with the functions that serve and stop it.
 type listening struct {
 	net.Listener
 	serve func(net.Listener) error
-	stop  func(context.Context) // stops accepting and waits for what is being answered
+	stop  func(context.Context) // stops accepting, and waits for requests that are being answered
 }
 
-// New makes a server that does nothing yet.
+// New makes a Server. Listen and Serve start it.
 func New(cfg Config, p *pool.Pool, m *metrics.Metrics, g prometheus.Gatherer, log zerolog.Logger) *Server {
 	cfg.setDefaults()
 	s := &Server{cfg: cfg, drainer: newDrainer(p, log), pool: p, m: m, log: log, hostNames: cfg.hostNames()}
@@ -175,7 +176,7 @@ func New(cfg Config, p *pool.Pool, m *metrics.Metrics, g prometheus.Gatherer, lo
 	return s
 }
 
-// Listen binds every address, or none.
+// Listen binds every address, or returns an error and binds none.
 func (s *Server) Listen() (err error) {
 	defer func() {
 		if err != nil {
@@ -234,12 +235,12 @@ func (s *Server) listenHTTP(l net.Listener, h http.Handler, guarded bool, answer
 		IdleTimeout:       headerTimeout,
 		MaxHeaderBytes:    32 << 10,
 
-		DisableGeneralOptionsHandler: true, // it would answer OPTIONS * before guard is asked
+		DisableGeneralOptionsHandler: true, // it would answer OPTIONS * before the guard
 		ErrorLog:                     stdlog.New(debugLog{s.log}, "", 0),
 		ConnContext:                  listen.ConnContext,
 		Protocols:                    new(http.Protocols),
 	}
-	srv.Protocols.SetHTTP1(true) // a WebSocket is an HTTP/1.1 upgrade; nothing else here would gain by HTTP/2
+	srv.Protocols.SetHTTP1(true) // a WebSocket is an HTTP/1.1 upgrade; nothing here would gain from HTTP/2
 	gated := s.boundStrangers(l)
 	if guarded {
 		config, err := s.tlsConfig()
@@ -255,12 +256,12 @@ func (s *Server) listenHTTP(l net.Listener, h http.Handler, guarded bool, answer
 		if srv.Shutdown(ctx) != nil {
 			srv.Close()
 		}
-		gated.Close() // Shutdown closes only what Serve was called on
+		gated.Close() // srv.Shutdown closes only listeners that srv.Serve was called with
 	}})
 	return nil
 }
 
-// debugLog takes what net/http has to say: TLS handshakes that failed and the like, nothing that a person must act on.
+// debugLog writes net/http's messages into the log: failed TLS handshakes and the like. No person has to act on them.
 type debugLog struct{ log zerolog.Logger }
 
 func (d debugLog) Write(p []byte) (int, error) {
@@ -268,7 +269,7 @@ func (d debugLog) Write(p []byte) (int, error) {
 	return len(p), nil
 }
 
-// Addr is where HTTP is served, with the real port; empty when it is not.
+// Addr returns the address of the HTTP listener, with the real port, or "" without one.
 func (s *Server) Addr() string {
 	if s.addr == nil {
 		return ""
@@ -276,7 +277,7 @@ func (s *Server) Addr() string {
 	return s.addr.String()
 }
 
-// URL is Addr with its scheme.
+// URL returns Addr with its scheme.
 func (s *Server) URL() string {
 	if s.cfg.TLS() {
 		return "https://" + s.Addr()
@@ -284,7 +285,7 @@ func (s *Server) URL() string {
 	return "http://" + s.Addr()
 }
 
-// Serve answers clients until Shutdown, then returns nil; or until a listener fails.
+// Serve serves clients until Shutdown, and then returns nil. If a listener fails, it returns that error.
 func (s *Server) Serve() error {
 	failed := make(chan error, len(s.listeners))
 	for _, l := range s.listeners {
@@ -303,31 +304,31 @@ func (s *Server) Serve() error {
 
 func (s *Server) stopListening(ctx context.Context) {
 	if s.sockets != nil {
-		s.sockets.Unlink() // before they close
+		s.sockets.Unlink() // before the listeners close
 	}
 	for _, l := range s.listeners {
 		l.stop(ctx)
 	}
 }
 
-// Shutdown ends the server and the pool with it: clients are told, sessions end, connections are closed with 1012, and no goroutine
-// is left when it returns. How long the sessions may take is ctx's to say; clients cannot make it longer.
+// Shutdown ends the server and the pool: clients are told, sessions end, connections are closed with 1012, and no goroutine is left when it returns.
+// ctx bounds the time for the sessions; clients cannot extend it.
 func (s *Server) Shutdown(ctx context.Context) (err error) {
 	s.once.Do(func() { err = s.shutdown(ctx, s.pool.Close) })
 	return err
 }
 
-// HandOver is Shutdown without an end of the sessions: another gateway has them from here on, and clients shall come again.
+// HandOver is Shutdown without the end of the sessions: another gateway takes them over, and clients shall come back.
 func (s *Server) HandOver(ctx context.Context) {
 	s.once.Do(func() { _ = s.shutdown(ctx, func(context.Context) error { return nil }) })
 }
 
 func (s *Server) shutdown(ctx context.Context, end func(context.Context) error) error {
-	s.stopping.Store(true) // /readyz says so from now on, and connections are refused
+	s.stopping.Store(true) // from now on /readyz reports it, and connections are refused
 	soon, cancel := context.WithTimeout(ctx, rpc.ShutdownNotice)
 	defer cancel()
 	emptied := make(chan struct{})
-	var err error // of the pool; read after emptied
+	var err error // the pool's error; read after emptied
 	go func() {   // ends every session; bounded by ctx; waited for below
 		defer close(emptied)
 		err = end(ctx)
@@ -347,7 +348,7 @@ func (s *Server) shutdown(ctx context.Context, end func(context.Context) error) 
 	return err
 }
 
-// guard is what every request passes, whatever its route. What it hands on is the request as the client made it.
+// guard checks every request before its route. The request that it passes on is the one that the client made, see clientRequest.
 func (s *Server) guard(h http.Handler, at net.Addr) http.Handler {
 	_, tcp := at.(*net.TCPAddr)
 	loopback := listen.IsLoopback(at)
@@ -360,9 +361,9 @@ func (s *Server) guard(h http.Handler, at net.Addr) http.Handler {
 		head.Set("Content-Security-Policy", "default-src 'none'; frame-ancestors 'none'")
 		head.Set("Cross-Origin-Opener-Policy", "same-origin")
 		head.Set("Cross-Origin-Resource-Policy", "same-origin")
-		head.Set("Connection", "close") // one request each: a stranger's connection is short; an upgrade overwrites this
+		head.Set("Connection", "close") // one request per connection keeps a stranger's connection short; an upgrade overwrites this
 		switch {
-		case tcp && !s.hostAllowed(r.Host, loopback): // no page gets to a Unix socket, whatever name it has
+		case tcp && !s.hostAllowed(r.Host, loopback): // a page cannot reach a Unix socket, whatever its name
 			s.auditRefusal(r, "host")
 			auth.Refuse(w, http.StatusMisdirectedRequest, "this server has another name; its operator adds one with --host")
 		case !originAllowed(r, s.live.Load().origins):
@@ -371,7 +372,7 @@ func (s *Server) guard(h http.Handler, at net.Addr) http.Handler {
 		case tokenInQuery(r):
 			s.auditRefusal(r, "token_in_url")
 			auth.Refuse(w, http.StatusBadRequest, "tokens are not accepted in URLs")
-		case r.ContentLength != 0 && r.Method != http.MethodPost: // what follows an upgrade is frames to us, and a body to whom asks for it
+		case r.ContentLength != 0 && r.Method != http.MethodPost: // a body behind an upgrade would be read as frames
 			auth.Refuse(w, http.StatusBadRequest, "this request has no body")
 		default:
 			h.ServeHTTP(w, r)
@@ -379,7 +380,7 @@ func (s *Server) guard(h http.Handler, at net.Addr) http.Handler {
 	})
 }
 
-// requirePrincipal lets only principals pass.
+// requirePrincipal passes only requests of principals.
 func (s *Server) requirePrincipal(h http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		g, no := s.auth.Authenticate(r)
@@ -413,7 +414,7 @@ func (s *Server) ready(w http.ResponseWriter, r *http.Request) {
 func (s *Server) serveWebSocket(w http.ResponseWriter, r *http.Request) {
 	g, no := s.auth.Authorize(r)
 	if no != nil {
-		if no.NoCredential() { // everything else has been told
+		if no.NoCredential() { // other refusals have their entry already
 			s.auditRefusal(r, "token")
 		}
 		auth.Deny(w, no)
@@ -449,16 +450,16 @@ func (s *Server) serveUnix(l net.Listener) error {
 			if errors.Is(err, net.ErrClosed) {
 				return err
 			}
-			s.log.Warn().Err(err).Msg("accept on the Unix socket") // EMFILE passes
+			s.log.Warn().Err(err).Msg("accept on the Unix socket") // EMFILE is temporary
 			time.Sleep(50 * time.Millisecond)
 			continue
 		}
-		go s.serveLocal(c.(*transport.Socket)) // serves one connection, ends with it; Shutdown waits for it through active
+		go s.serveLocal(c.(*transport.Socket)) // serves one connection and ends with it; Shutdown waits for it in clients.Close
 	}
 }
 
 func (s *Server) serveLocal(sock *transport.Socket) {
-	defer func() { // as net/http does for the connections that it serves
+	defer func() { // net/http does the same for its connections
 		if v := recover(); v != nil {
 			s.log.Error().Interface("panic", v).Bytes("stack", debug.Stack()).Msg("connection panicked")
 			sock.Close()

@@ -8,10 +8,10 @@ import (
 	"trl/web/ui"
 )
 
-// serveSharePage is the web terminal for guests. Its script has the token, out of the fragment: the page itself is no secret.
+// serveSharePage serves the web terminal for guests. Its script takes the token out of the URL's fragment, so the page itself is no secret.
 func (s *Server) serveSharePage(w http.ResponseWriter, r *http.Request) { ui.ServePage(w, rand.Text()) }
 
-// serveShareState tells a page that could not connect whether its link still opens something: a browser does not tell why an upgrade was refused.
+// serveShareState tells a page that could not connect whether its link is still valid. A browser does not tell a page why an upgrade was refused.
 func (s *Server) serveShareState(w http.ResponseWriter, r *http.Request) {
 	if g, no := s.auth.Authorize(r); no != nil {
 		auth.Deny(w, no)

@@ -5,7 +5,7 @@ import (
 	"trl/web/listen"
 )
 
-// tlsConfig is how we speak TLS; nil: we do not.
+// tlsConfig returns the TLS configuration, or nil without TLS.
 func (s *Server) tlsConfig() (*tls.Config, error) {
 	var c *tls.Config
 	switch {
@@ -28,5 +28,5 @@ func (s *Server) tlsConfig() (*tls.Config, error) {
 	return c, nil
 }
 
-// auditCertificate makes the entry of a certificate that was read again.
+// auditCertificate writes the entry of a certificate that was read again.
 func (s *Server) auditCertificate(err error) { s.cfg.Audit.Append(reloadEntry("certificate", err)) }

@@ -2,11 +2,11 @@ package rpc
 
 import "trl/web/auth"
 
-// maxUsedIDs bounds what a connection remembers of what is others' and it used.
+// maxUsedIDs is how many ids of other principals a connection remembers.
 const maxUsedIDs = 1024
 
-// actsFor is the subject in whose name a request about id is carried out: the client's own; an admin's is the one whose it is. Names are
-// everybody's own, and stand for nobody else's.
+// actsFor returns the subject in whose name a request about id is carried out: the client's own subject, and for an admin the owner of id. A name
+// belongs to the client itself, so it never stands for the session of another principal.
 func (c *conn) actsFor(id string) string {
 	if c.principal.Role != auth.Admin {
 		return c.principal.Subject
@@ -21,7 +21,7 @@ func (c *conn) actsFor(id string) string {
 	return owner
 }
 
-// isFirstUse notes that what has this id was used, and reports whether it is the first time.
+// isFirstUse records that id was used, and reports whether it was the first time.
 func (c *conn) isFirstUse(id string) (first bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()

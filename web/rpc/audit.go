@@ -10,34 +10,34 @@ import (
 	"trl/web/auth"
 )
 
-// unaudited are the methods that change something and are no entry: bytes that somebody types, and what comes with every one of them.
-// They belong to a command, process or terminal whose beginning and end are there.
+// unaudited are methods that change something and get no entry: input, and what accompanies it. It belongs to a command, process or terminal whose
+// begin and end have entries.
 var unaudited = map[string]bool{
 	"exec.input": true, "process.input": true, "term.input": true, "term.resize": true, "session.touch": true,
 }
 
-// admitAudit refuses what could not be written down, where it must be. A request that changes something is an entry from here on,
-// whatever comes of it.
+// admitAudit refuses a request that could not be written down, if the operator demands that it is. From here on, a request that changes something
+// gets an entry, whatever its outcome.
 func (k *call) admitAudit(h handler) error {
 	if k.needsAudit = h.access == changes && !unaudited[k.method]; !k.needsAudit {
 		return nil
 	}
 	if err := k.c.srv.config.Audit.Admit(); err != nil {
-		return protocol.Errorf(protocol.InternalError, "%s", err).With("log_id", "audit") // the log has said so, once
+		return protocol.Errorf(protocol.InternalError, "%s", err).With("log_id", "audit") // the gateway's log has the cause, once
 	}
 	return nil
 }
 
-// auditAnswer makes the entry of a request, once: when it is answered, or before that when what it began goes on for long.
+// auditAnswer writes the entry of a request, once: when it is answered, or earlier if what it started takes long.
 func (k *call) auditAnswer(data any, err error) {
 	log := k.c.srv.config.Audit
 	asked := k.auditParams
-	k.auditParams = nil // a command may be long, and calls are remembered
+	k.auditParams = nil // a command may be long, and exec.cancel keeps the call
 	if log == nil || k.auditDone {
 		return
 	}
 	attach, _ := asked.(*protocol.TermAttach)
-	control := err == nil && attach != nil && attach.Mode != "view" // who is answered "view" may still get it later, by its claim
+	control := err == nil && attach != nil && attach.Mode != "view" // a client that is answered "view" may get control later, by its claim
 	forbidden := err != nil && err != errClientGone && protocol.AsError(err).Code == protocol.Forbidden
 	if !k.needsAudit && !control && !forbidden {
 		return
@@ -47,7 +47,7 @@ func (k *call) auditAnswer(data any, err error) {
 	e.Session, e.Owner, e.DurationMS = k.session, k.owner, audit.Milliseconds(time.Since(k.receivedAt))
 	switch {
 	case err == errClientGone:
-		e.Outcome = "client_gone" // what it began goes on
+		e.Outcome = "client_gone" // what it started goes on
 	case err != nil:
 		e.Outcome = string(protocol.AsError(err).Code)
 	}
@@ -59,7 +59,7 @@ func (k *call) auditAnswer(data any, err error) {
 	k.c.appendAudit(e)
 }
 
-// fillTargets takes the ids out of a request's params or its answer, and the command.
+// fillTargets copies the ids and the command from a request's params or its answer.
 func fillTargets(e *audit.Entry, v any) {
 	switch v := v.(type) {
 	case *protocol.ExecRun:
@@ -108,7 +108,7 @@ func fillTargets(e *audit.Entry, v any) {
 
 var idForm = regexp.MustCompile(`^[a-z]{1,2}-[0-9A-Za-z_-]{1,80}$`)
 
-// validID is id, if it may be one: what a client wrote instead is nobody's to keep.
+// validID returns id if it has the form of an id, else "": the log must not keep other text of a client.
 func validID(id string) string {
 	if idForm.MatchString(id) {
 		return id
@@ -116,25 +116,26 @@ func validID(id string) string {
 	return ""
 }
 
-// auditEntry is one of this connection's, of good outcome.
+// auditEntry returns an entry of this connection with the outcome ok.
 func (c *conn) auditEntry(action string) audit.Entry {
 	e := audit.Entry{Action: action, Outcome: "ok", Principal: c.principal.Subject, Role: string(c.principal.Role), Remote: c.remote, Conn: c.id}
-	if sh := c.grant.Share; sh != nil { // it acts in its host's name
+	if sh := c.grant.Share; sh != nil { // a guest acts in the name of its host
 		e.Share = sh.ID()
 	}
 	return e
 }
 
-// appendAudit adds a line of this connection's.
+// appendAudit adds an entry of this connection.
 func (c *conn) appendAudit(e audit.Entry) {
 	who := c.principal.Subject
-	if sh := c.grant.Share; sh != nil { // a guest is bounded, and not who invited him
+	if sh := c.grant.Share; sh != nil { // the bound counts for the guest, not for its host
 		who = sh.ID()
 	}
 	AppendAudit(c.srv.config.Audit, who, e)
 }
 
-// AppendAudit adds a line of who. There is a bound to what takes no right but to be let in: with it nobody shall push out the lines of others.
+// AppendAudit adds an entry of who. Entries that take no right but a credential are bounded, so that nobody can use them to push out the entries of
+// others.
 func AppendAudit(log *audit.Log, who string, e audit.Entry) {
 	if e.Role == string(auth.Viewer) || e.Outcome == string(protocol.Forbidden) {
 		log.AppendBounded(who, e)
@@ -143,7 +144,7 @@ func AppendAudit(log *audit.Log, who string, e audit.Entry) {
 	log.Append(e)
 }
 
-// auditConnect makes the entry of a client that has shown who it is, and names it.
+// auditConnect writes the entry of a client that has authenticated, and gives the connection an id.
 func (c *conn) auditConnect() {
 	if c.srv.config.Audit == nil {
 		return

@@ -1,5 +1,5 @@
-// Package rpc serves the clients of a gateway: it reads their requests, calls the pool, and sends answers, events and streams. Clients are where
-// a server hands over a connection; conn is one of them, call a request, subscription a stream.
+// Package rpc serves the clients of a gateway: it reads their requests, calls the pool, and sends answers, events and streams. A server hands each
+// connection to Clients. A conn is one connection, a call is one request, a subscription is one stream.
 package rpc
 
 import (
@@ -18,35 +18,35 @@ import (
 	"trl/web/transport"
 )
 
-// Config is what does not change while a gateway serves.
+// Config does not change while a gateway serves.
 type Config struct {
-	MaxInFlight         int           // requests of one connection
-	MaxConns            int           // clients in all
-	MaxConnsOfPrincipal int           // clients of one principal, and guests of one; 0: seven eighths of all, of an admin all, and of guests' places
-	MaxGuests           int           // clients of one share link
+	MaxInFlight         int           // how many requests of one connection may be in flight
+	MaxConns            int           // how many clients there may be in all
+	MaxConnsOfPrincipal int           // how many clients of one principal, and how many guests of one. 0: seven eighths of all, or of the places for guests; for an admin all
+	MaxGuests           int           // how many clients of one share link
 	PingEvery           time.Duration // told by system.capabilities
 	PeerSilence         time.Duration // told by system.capabilities
 	Version             string
-	Trace               func(Trace) // told of every request that was answered; it must not wait. nil: nobody asks
-	Audit               *audit.Log  // nil: nobody keeps that
+	Trace               func(Trace) // called after every answer; it must not wait. nil: no tracing
+	Audit               *audit.Log  // nil: there is no audit log
 	Drains              drains
 }
 
-// LiveConfig is what may be another one while the gateway serves.
+// LiveConfig may be replaced while the gateway serves.
 type LiveConfig struct {
 	MaxFrame     int64         // of connections to come
 	SlowClient   time.Duration // of connections to come
 	Capabilities protocol.Capabilities
 }
 
-// drains is who can let the gateway run empty.
+// drains starts and stops a drain of the gateway.
 type drains interface {
 	Drain(most time.Duration, forGood bool)
 	Undrain() error
 	Draining() bool
 }
 
-// Clients are the connections of a gateway and what they share.
+// Clients are the connections of a gateway, with what they share.
 type Clients struct {
 	config    Config
 	live      func() *LiveConfig
@@ -56,24 +56,24 @@ type Clients struct {
 	log       zerolog.Logger
 	startedAt time.Time
 
-	ctx    context.Context // of what clients began and what may outlive them; ends in close
+	ctx    context.Context // for work that clients started and that may outlive them; ends in Close
 	cancel context.CancelFunc
-	tasks  sync.WaitGroup // connections, and what runs detached from theirs
+	tasks  sync.WaitGroup // connections, and goroutines of runDetached
 
-	totalUsage *principalUsage // set once; of all clients together
+	totalUsage *principalUsage // set once; the usage of all clients together
 
 	mu         sync.Mutex
 	conns      map[*conn]struct{}         // guarded by mu
-	connCounts map[connGroup]int          // guarded by mu; connections, from before the upgrade on
-	admins     map[string]int             // guarded by mu; connections of each subject that came as an admin
-	usages     map[string]*principalUsage // guarded by mu; of the principals that are connected
+	connCounts map[connGroup]int          // guarded by mu; admitted connections, also before their upgrade
+	admins     map[string]int             // guarded by mu; how many connections each subject has as an admin
+	usages     map[string]*principalUsage // guarded by mu; the usage of each principal that is connected
 	closed     bool                       // guarded by mu; no connection may join any more
 }
 
-// ShutdownNotice is what clients get between server.shutdown and the close, for results that are about to come.
+// ShutdownNotice is the time between server.shutdown and the close. Clients get results in it that are about to come.
 const ShutdownNotice = 700 * time.Millisecond
 
-// New makes none yet.
+// New returns Clients without a connection.
 func New(c Config, live func() *LiveConfig, p *pool.Pool, checker *auth.Checker, m *metrics.Metrics, log zerolog.Logger) *Clients {
 	cs := &Clients{
 		config: c, live: live, pool: p, auth: checker, m: m, log: log, startedAt: time.Now(), totalUsage: newPrincipalUsage(allReading, allAnswers),
@@ -90,7 +90,7 @@ func New(c Config, live func() *LiveConfig, p *pool.Pool, checker *auth.Checker,
 	return cs
 }
 
-// isAdmin reports whether somebody of this name is connected as an admin.
+// isAdmin reports whether this subject is connected as an admin.
 func (cs *Clients) isAdmin(subject string) bool {
 	cs.mu.Lock()
 	defer cs.mu.Unlock()
@@ -105,7 +105,7 @@ func (cs *Clients) each(f func(*conn)) {
 	}
 }
 
-// Serve serves one connection until it ends. The client is at addr, if that is an address, and remote says it in the audit log.
+// Serve serves one connection until it ends. addr is the client's address, if it has one; remote names the client in the audit log.
 func (cs *Clients) Serve(t transport.Conn, g *auth.Grant, addr netip.Addr, remote string) {
 	c := newConn(cs, t, g)
 	c.remote = remote
@@ -140,33 +140,33 @@ func (cs *Clients) Serve(t transport.Conn, g *auth.Grant, addr netip.Addr, remot
 	c.serve()
 }
 
-// Refuse tells a client that is not served why, and ends its connection.
+// Refuse sends an error to a client that will not be served, and ends its connection.
 func (cs *Clients) Refuse(t transport.Conn, g *auth.Grant, e *protocol.Error, why transport.CloseReason) {
 	c := newConn(cs, t, g)
 	c.refuseRequest(nil, e)
 	c.end(why)
 }
 
-// Leave tells every client that the gateway goes, and ends the connections: each when emptied is closed and what that brought about has been
-// sent, and all when soon is over. No connection may join after it.
+// Leave tells every client that the gateway is shutting down, and ends the connections. Each connection ends when emptied is closed and its events
+// and answers have been sent; all end when soon is over. Afterwards no connection may join.
 func (cs *Clients) Leave(soon context.Context, emptied <-chan struct{}) {
 	var leaving sync.WaitGroup
 	cs.each(func(c *conn) {
 		told := make(chan struct{})
-		leaving.Go(func() { // tells the client; one that takes nothing is told until its connection ends below
+		leaving.Go(func() { // tells the client; if the client reads nothing, this ends with the connection, below
 			defer close(told)
-			if c.transport.Name() == transport.WebSocketName || c.subscribed.Load() { // nobody on a Unix socket gets what he did not ask for
+			if c.transport.Name() == transport.WebSocketName || c.subscribed.Load() { // clients on a Unix socket get no event that they did not ask for
 				c.sendEvent("server.shutdown", &protocol.ServerShutdown{In: protocol.Seconds(ShutdownNotice.Seconds())})
 			}
 		})
-		leaving.Go(func() { // ends the connection, once told
+		leaving.Go(func() { // ends the connection, after the notice
 			for _, before := range []<-chan struct{}{told, emptied} {
 				select {
 				case <-before:
 				case <-soon.Done():
 				}
 			}
-			c.awaitQuiet(soon) // what the end of the sessions brought about is told first
+			c.awaitQuiet(soon) // answers and events about the end of the sessions go first
 			c.end(transport.ReasonShutdown)
 		})
 	})
@@ -178,11 +178,11 @@ func (cs *Clients) Leave(soon context.Context, emptied <-chan struct{}) {
 	cs.closed = true
 	cs.mu.Unlock()
 	leaving.Wait()
-	cs.each(func(c *conn) { leaving.Go(func() { c.end(transport.ReasonShutdown) }) }) // those that came in at the last moment
+	cs.each(func(c *conn) { leaving.Go(func() { c.end(transport.ReasonShutdown) }) }) // connections that joined meanwhile
 	leaving.Wait()
 }
 
-// Close ends what clients began and what outlived them, and returns when all of it has ended.
+// Close cancels work that clients started and that outlived them. It returns when all of it has ended.
 func (cs *Clients) Close() {
 	cs.cancel()
 	cs.tasks.Wait()

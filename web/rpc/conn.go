@@ -18,11 +18,11 @@ import (
 	"trl/web/transport"
 )
 
-// errClientGone says that nobody is left to answer.
+// errClientGone means that there is no client left to answer.
 var errClientGone = errors.New("client is gone")
 
-// conn is one client. Its life is serve: one goroutine reads and applies requests in order; what has to wait, waits in goroutines of
-// its own, which end with ctx. Sessions and commands outlive it.
+// conn is one client. serve is its life: one goroutine reads requests and applies them in order. Work that has to wait has goroutines of its own,
+// which end with ctx. Sessions and commands outlive the connection.
 type conn struct {
 	srv       *Clients
 	transport transport.Conn
@@ -31,23 +31,23 @@ type conn struct {
 	grant     *auth.Grant
 	log       zerolog.Logger
 	bytesOut  prometheus.Counter
-	binary    bool   // set once before serve; output goes in binary frames
+	binary    bool   // set once before serve; output is sent in binary frames
 	remote    string // set once before serve; the peer's address
 	id        string // set once in connected; names it in the audit log
 
-	slowLimit time.Duration // SlowClient, as it was when the connection began
+	slowLimit time.Duration // LiveConfig.SlowClient when the connection began
 
 	ctx        context.Context // ends when the client is gone
 	cancel     context.CancelFunc
 	inFlight   atomic.Int64 // requests received and not answered
-	subscribed atomic.Bool  // it subscribed to something: events may be sent unasked
+	subscribed atomic.Bool  // the client has subscribed to something, so it may get events that it did not ask for
 	connTasks
 
 	endOnce sync.Once
-	reason  transport.CloseReason // set once in ending
+	reason  transport.CloseReason // set once in end
 
-	usage        *principalUsage // set once in serve; its principal's
-	releaseLarge func()          // owned by the reading goroutine; gives back what beginLargeRead took
+	usage        *principalUsage // set once in serve; the usage of its principal
+	releaseLarge func()          // owned by the reading goroutine; undoes beginLargeRead
 
 	mu            sync.Mutex
 	connRequests                  // guarded by mu
@@ -55,27 +55,27 @@ type conn struct {
 	boundSessions []*pool.Session // guarded by mu; sessions that end with this connection
 }
 
-// connTasks are a connection's goroutines.
+// connTasks are the goroutines of a connection.
 type connTasks struct {
-	tasks     sync.WaitGroup // those that answer and stream
-	taskCount atomic.Int64   // how many those are
-	tasksIdle chan struct{}  // one token: there were none for a moment
-	helpers   sync.WaitGroup // the others, but the reading one
+	tasks     sync.WaitGroup // goroutines that answer or stream
+	taskCount atomic.Int64   // how many are in tasks
+	tasksIdle chan struct{}  // holds a token after taskCount has been 0
+	helpers   sync.WaitGroup // all other goroutines, except the reading one
 }
 
-// connRequests is what a connection remembers of its requests.
+// connRequests is what a connection keeps of its requests.
 type connRequests struct {
-	queues     map[string]*requestQueue // see requestQueue
+	queues     map[string]*requestQueue // requests that wait for one another, see requestQueue
 	recent     []*call                  // the last exec.run and exec.stream requests, for exec.cancel by request_id
-	recentNext int                      // where recent is overwritten next
+	recentNext int                      // index in recent that is overwritten next
 	usedIDs    map[string]bool          // sessions and recordings of other principals that an admin used
 }
 
 // connStreams is what a connection follows.
 type connStreams struct {
 	subs     map[string]*subscription // by stream id: one per stream
-	reserved int                      // streams of terminals that are being opened
-	streamNo uint64                   // of the subscription made last
+	reserved int                      // places for the streams of terminals that are being opened
+	streamNo uint64                   // the number of the latest subscription
 	watches  map[string]*watch        // by session id
 }
 
@@ -95,8 +95,8 @@ func newConn(s *Clients, t transport.Conn, g *auth.Grant) *conn {
 	return c
 }
 
-// serve is the connection's whole life. The order of its end: no more is read; ctx ends, and with it every wait, pump and watch, whose
-// readers let go of their commands; the socket is closed, which frees who was writing; then the goroutines are waited for.
+// serve is the connection's whole life. It ends in this order: reading stops; ctx ends, and with it every wait, pump and watch, whose readers no
+// longer hold up their commands; the socket is closed, which frees goroutines that are writing; then serve waits for the goroutines.
 func (c *conn) serve() {
 	c.srv.m.ClientConnections.WithLabelValues(c.transport.Name()).Inc()
 	defer c.srv.m.ClientConnections.WithLabelValues(c.transport.Name()).Dec()
@@ -127,12 +127,12 @@ func (c *conn) serve() {
 	if c.reason == transport.ReasonSlow {
 		c.srv.m.SlowClientsDropped.Inc()
 	}
-	level := zerolog.InfoLevel // somebody will ask why
+	level := zerolog.InfoLevel // an operator may want to know why
 	if c.reason == transport.ReasonClient || c.reason == transport.ReasonShutdown {
 		level = zerolog.DebugLevel
 	}
 	c.log.WithLevel(level).Str("reason", string(c.reason)).Msg("client disconnected")
-	if c.reason != transport.ReasonShutdown { // then the pool ends them all, for its own reason
+	if c.reason != transport.ReasonShutdown { // at a shutdown the pool ends all sessions itself
 		for _, s := range c.boundSessions {
 			s.UnbindConn()
 		}
@@ -162,7 +162,7 @@ func (c *conn) readLoop() transport.CloseReason {
 	}
 }
 
-// finishHalfClosed lets a client that has closed its sending side have all that it asked for.
+// finishHalfClosed waits until a client that has closed its sending side has got all answers and streams, or has gone.
 func (c *conn) finishHalfClosed() {
 	done, gone := make(chan struct{}), make(chan struct{})
 	c.helpers.Go(func() { c.tasks.Wait(); close(done) })            // waits for answers and streams; those end with ctx at the latest; serve waits for it
@@ -174,7 +174,7 @@ func (c *conn) finishHalfClosed() {
 	}
 }
 
-// end begins the end of the connection, from any goroutine but one that holds the Outbox; the first reason counts.
+// end starts to end the connection. Any goroutine may call it that does not hold the Outbox. The first reason counts.
 func (c *conn) end(why transport.CloseReason) {
 	c.endOnce.Do(func() {
 		c.reason = why
@@ -183,20 +183,20 @@ func (c *conn) end(why transport.CloseReason) {
 	})
 }
 
-// checkSent looks at how a write went.
+// checkSent ends the connection if a write has failed.
 func (c *conn) checkSent(err error) {
 	if why, failed := transport.WriteFailure(err); failed {
 		c.end(why)
 	}
 }
 
-// refuseRequest answers a request that was not taken up. It is the reading goroutine's, which waits here when the client floods us: that is all
-// the pressure needed.
+// refuseRequest answers a request that was not accepted. Only the reading goroutine calls it. If a client floods the server, that goroutine waits
+// here, which is enough back-pressure.
 func (c *conn) refuseRequest(id jsontext.Value, e *protocol.Error) {
 	c.checkSent(c.out.Send(func(dst []byte) []byte { return protocol.AppendFailure(dst, id, e) }))
 }
 
-// sendEvent sends a notification and reports whether the client is still there.
+// sendEvent sends an event and reports whether the client is still there.
 func (c *conn) sendEvent(name string, data any) bool {
 	err := c.out.Send(func(dst []byte) []byte {
 		msg, err := protocol.AppendEvent(dst, name, data)
@@ -210,7 +210,7 @@ func (c *conn) sendEvent(name string, data any) bool {
 	return err == nil
 }
 
-// spawn runs f on a goroutine that serve waits for: it ends soon after ctx. what names it in the log.
+// spawn runs f in a goroutine that serve waits for; f must end soon after ctx. what names it in the log.
 func (c *conn) spawn(what string, f func()) {
 	c.taskCount.Add(1)
 	c.tasks.Go(func() {
@@ -224,7 +224,7 @@ func (c *conn) spawn(what string, f func()) {
 	})
 }
 
-// awaitQuiet returns when nothing is left to answer or to stream, or when ctx is done. Shutdown's alone.
+// awaitQuiet returns when the connection has nothing left to answer or to stream, or when ctx is done. Only Leave calls it.
 func (c *conn) awaitQuiet(ctx context.Context) {
 	for c.taskCount.Load() > 0 {
 		select {
@@ -235,7 +235,7 @@ func (c *conn) awaitQuiet(ctx context.Context) {
 	}
 }
 
-// recoverPanic turns a panic into an error: one request's bug must not end everybody's sessions.
+// recoverPanic turns a panic into an error, so that a bug in one request does not end all sessions.
 func (c *conn) recoverPanic(method string, err *error) {
 	if v := recover(); v != nil {
 		c.logPanic(method, v)
@@ -243,7 +243,7 @@ func (c *conn) recoverPanic(method string, err *error) {
 	}
 }
 
-// containPanic runs f. A panic in f ends this connection, whose client may dial again and go on, and nothing else.
+// containPanic runs f. A panic in f ends only this connection; its client may dial again.
 func (c *conn) containPanic(what string, f func()) {
 	defer func() {
 		if v := recover(); v != nil {

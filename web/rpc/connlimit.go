@@ -10,14 +10,14 @@ import (
 	"trl/web/auth"
 )
 
-// ConnLimit is clients that share a number of places.
+// ConnLimit is a number of places that some clients share.
 type ConnLimit struct {
 	connGroup
 	limit  int
-	Status int // what HTTP says when it is full
+	Status int // the HTTP status when there is no place
 }
 
-// The bounds that a connection can be refused for: the label of trl_connections_refused_total.
+// The bounds for which a connection may be refused: the label of trl_connections_refused_total.
 const (
 	groupAll       = "all"
 	groupPrincipal = "principal"
@@ -26,23 +26,24 @@ const (
 	GroupStrangers = "strangers"
 )
 
-// connGroup says whose the places are.
+// connGroup says which clients share the places.
 type connGroup struct {
 	kind string // the metric's label
-	name string // which of these; "": there is one
+	name string // which one of this kind; "": there is only one
 }
 
 func (c *ConnLimit) String() string {
 	return fmt.Sprintf("too many connections: %d of %s", c.limit, c.kind)
 }
 
-// Fault is for a client that is told over its connection.
+// Fault is the error for a client that gets it over its connection.
 func (c *ConnLimit) Fault() *protocol.Error {
 	return protocol.Errorf(protocol.LimitExceeded, "%s", c).With("limit", c.limit)
 }
 
-// connLimits are all that a client is one of. Guests have places of their own, and a quarter of all is kept from them: they shall not keep their
-// host out, nor anybody else. An eighth is kept from each principal that is no admin, and of the guests' places from the guests of each.
+// connLimits returns every limit that counts this client. Guests have places of their own, at most three quarters of all, so they cannot keep out
+// their host or other users. Of all places, an eighth is out of reach for each principal that is not an admin; the same holds for the guests of each
+// principal and the places for guests.
 func (cs *Clients) connLimits(g *auth.Grant) []ConnLimit {
 	cfg := &cs.config
 	each, guests := cmp.Or(cfg.MaxConnsOfPrincipal, pool.AllButReserve(cfg.MaxConns)), cfg.MaxConns-max(1, cfg.MaxConns/4)
@@ -61,7 +62,7 @@ func (cs *Clients) connLimits(g *auth.Grant) []ConnLimit {
 	}
 }
 
-// Admit gives a client a place until leave is called, or says where there is none.
+// Admit gives a client a place until leave is called, or returns the limit that has been reached.
 func (cs *Clients) Admit(g *auth.Grant) (leave func(), full *ConnLimit) {
 	limits := cs.connLimits(g)
 	cs.mu.Lock()

@@ -9,15 +9,15 @@ import (
 	"trl/protocol"
 )
 
-// credit bounds what is on its way to a client that says how far it has got (window_bytes, stream.ack). A browser cannot stop reading its
-// WebSocket: the kernel's flow control ends at its memory, where a fast program would pile up what the page has yet to draw.
+// credit bounds how much is on its way to a client that acknowledges what it has used (window_bytes, stream.ack). A program in JavaScript cannot stop
+// reading its WebSocket. TCP's flow control therefore does not help it: the output of a fast program would pile up in its memory.
 type credit struct {
 	window int64
-	acked  atomic.Int64  // every byte before it is done with
-	moved  chan struct{} // one token: acked has moved
+	acked  atomic.Int64  // the client has acknowledged every byte before this offset
+	moved  chan struct{} // holds a token after acked has moved
 }
 
-// windowReader is what a client with a window is sent the stream with; nil where it has no window.
+// windowReader returns the reader of a client with a window, and nil if the client has no window.
 func (sub *subscription) windowReader(window int64) *pool.Reader {
 	if window == 0 {
 		return nil
@@ -50,8 +50,8 @@ func (cr *credit) ack(offset int64) {
 	}
 }
 
-// awaitCredit returns when the byte at offset may be sent, and reports whether the subscription is still there. A client that says nothing for
-// patience holds up its own output from then on, but no program any more: it may be a page in a tab that its browser has put to sleep.
+// awaitCredit returns when the byte at offset may be sent, and reports whether the subscription still exists. If the client acknowledges nothing for
+// slowLimit, its output goes on waiting, but the program no longer does: the client may be a page in a tab that the browser has suspended.
 func (sub *subscription) awaitCredit(ctx context.Context, offset int64, slowLimit time.Duration) bool {
 	cr := sub.credit
 	if cr == nil || offset-cr.acked.Load() < cr.window {
@@ -76,7 +76,7 @@ func (sub *subscription) awaitCredit(ctx context.Context, offset int64, slowLimi
 	}
 }
 
-// streamAck: a stream that has ended meanwhile, or is another client's, needs none.
+// streamAck ignores a stream that has ended or that this connection does not follow.
 func streamAck(k *call, q *protocol.StreamAck) (any, bool, error) {
 	c := k.c
 	c.mu.Lock()

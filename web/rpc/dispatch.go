@@ -20,52 +20,52 @@ import (
 	"trl/web/transport"
 )
 
-// call is one request on its way to its answer.
+// call is one request until its answer has been sent.
 type call struct {
 	c             *conn
 	id            jsontext.Value
 	method        string
-	params        jsontext.Value // aliases the message: only for the reading goroutine, until handle returns
-	countReleased bool           // owned by who gives the answer; see leave
-	queueKey      string         // owned by the reading goroutine; the queue in which it waits for its turn
-	execID        string         // guarded by c.mu; what it started
+	params        jsontext.Value // part of the message's buffer: only the reading goroutine may use it, until handle returns
+	countReleased bool           // owned by the goroutine that answers; see releaseCount
+	queueKey      string         // owned by the reading goroutine; the queue in which the request waits
+	execID        string         // guarded by c.mu; the command that it started
 
 	size       int64          // of the message
 	output     *answer.Output // the output that the answer contains; set before the request waits
-	onAnswered []func()       // owned by who gives the answer; called when it has been written
+	onAnswered []func()       // owned by the goroutine that answers; called when the answer has been written
 
-	receivedAt  time.Time // when it was read
-	auditParams any       // its params, for record, which lets go of them; nil where nobody audits
-	session     string    // the session it is about, once found
-	owner       string    // whose recording it is about, where that is another principal
-	needsAudit  bool      // it is to have an entry
-	auditDone   bool      // and has it
+	receivedAt  time.Time // when the request was read
+	auditParams any       // the params, for auditAnswer, which drops them; nil without an audit log
+	session     string    // the id of its session, once that is known
+	owner       string    // the owner of its recording, if that is another principal
+	needsAudit  bool      // it gets an entry in the audit log
+	auditDone   bool      // the entry has been written
 
-	queued, began, ended time.Time // of an exec.run that has ended, for trace
+	queued, began, ended time.Time // times of an exec.run that has ended, for trace
 }
 
-// access is what a method needs of who calls it.
+// access is the role that a method requires.
 type access int
 
 const (
-	changes access = iota // a user's or an admin's role
-	reads                 // any role: it changes nothing
+	changes access = iota // a user or an admin
+	reads                 // any role, because the method changes nothing
 )
 
-// handler is one method.
+// handler carries out one method.
 type handler struct {
 	access access
-	urgent bool // it ends or steers what is under way, so it is accepted beyond MaxInFlight
+	urgent bool // it ends or steers running work, so it is accepted beyond MaxInFlight
 	call   decodedCall
 }
 
 // decodedCall decodes a request's params and calls its method.
 type decodedCall struct {
 	params reflect.Type
-	run    func(*call) (answer any, pending bool, err error) // pending: another goroutine gives the answer
+	run    func(*call) (answer any, pending bool, err error) // pending: another goroutine will answer
 }
 
-// handlers is every method, equal to protocol.Methods (a test compares).
+// handlers has every method; a test compares it with protocol.Methods.
 var handlers = map[string]handler{
 	"session.create":  {access: changes, call: decoded(sessionCreate)},
 	"session.info":    {access: reads, call: decoded(sessionInfo)},
@@ -133,14 +133,14 @@ func decoded[P any](f func(*call, *P) (answer any, pending bool, err error)) dec
 	}}
 }
 
-// MaxInFlight is how many requests of one connection may be in flight: more than can wait in a session.
+// MaxInFlight is how many requests of one connection may be in flight by default: more than may wait in a session.
 const MaxInFlight = 128
 
-// maxUrgent is how many requests may be in flight beyond MaxInFlight, where those steer: as many as commands may wait, so that each can be
-// cancelled.
+// maxUrgent is how many urgent requests may be in flight beyond MaxInFlight: as many as commands may wait in a session, so that a client can cancel
+// each of them.
 const maxUrgent = 64
 
-// handle applies one request. It runs on the reading goroutine, which is what keeps requests in order.
+// handle applies one request. It runs on the reading goroutine, which keeps requests in order.
 func (c *conn) handle(msg []byte) {
 	req, fault := protocol.DecodeRequest(msg)
 	most := c.srv.config.MaxInFlight
@@ -177,8 +177,8 @@ func (c *conn) handle(msg []byte) {
 	}
 	k.releaseCount()
 	k.auditAnswer(data, err)
-	// Whoever writes just now may be waiting for the client: then this answer waits elsewhere, and reading goes on. A cancel, for one,
-	// must not wait behind the output it is to stop. Nor must a ping wait behind the encoding of a long answer.
+	// If another goroutine is writing, it may be waiting for the client. Then this answer is sent from a goroutine of its own, and reading goes on: a
+	// cancel must not wait behind the output that it is to stop, and a ping must not wait while a long answer is encoded.
 	answering := time.Now()
 	if sent, werr := c.out.TrySendMessage(k.message(data, err)); sent {
 		k.releaseResources()
@@ -186,7 +186,7 @@ func (c *conn) handle(msg []byte) {
 		c.checkSent(k.failUnwritable(werr))
 		return
 	}
-	c.spawn(k.method, func() { k.answer(data, err) }) // takes its time, or waits for the Outbox; ends with the socket
+	c.spawn(k.method, func() { k.answer(data, err) }) // encodes a long answer, or waits for the Outbox; ends with the socket
 }
 
 func (k *call) dispatch() (any, bool, error) {
@@ -208,7 +208,8 @@ func (k *call) dispatch() (any, bool, error) {
 	return nil, false, protocol.NoSuchMethod(k.method)
 }
 
-// releaseCount takes the request off its credential's count, before the answer is sent: who has that may ask the next.
+// releaseCount takes the request off its credential's count. It runs before the answer is sent, because a client that has the answer may send the
+// next request.
 func (k *call) releaseCount() {
 	if !k.countReleased {
 		k.countReleased = true
@@ -216,26 +217,26 @@ func (k *call) releaseCount() {
 	}
 }
 
-// recoverPanic runs f and turns a panic into an error: one request's bug must not end everybody's sessions.
+// recoverPanic runs f and turns a panic into an error, so that a bug in one request does not end all sessions.
 func (k *call) recoverPanic(f func() (any, bool, error)) (answer any, pending bool, err error) {
 	defer k.c.recoverPanic(k.method, &err)
 	return f()
 }
 
-// runAndAnswer runs f and gives its answer, unless f left that to another goroutine.
+// runAndAnswer runs f and sends its answer, unless another goroutine will do that.
 func (k *call) runAndAnswer(f func() (any, bool, error)) {
 	if data, pending, err := k.recoverPanic(f); !pending {
 		k.answer(data, err)
 	}
 }
 
-// answerLater has f give the answer, from a goroutine: it may wait, until ctx ends.
+// answerLater runs f in a goroutine, which answers. f may wait, until ctx ends.
 func (k *call) answerLater(f func() (any, bool, error)) (answer any, pending bool, err error) {
-	k.c.spawn(k.method, func() { k.runAndAnswer(f) }) // gives the answer; f ends with ctx; serve waits for it
+	k.c.spawn(k.method, func() { k.runAndAnswer(f) }) // answers; f ends with ctx; serve waits for it
 	return nil, true, nil
 }
 
-// releaseResources gives back what the request took.
+// releaseResources gives back everything that the request held.
 func (k *call) releaseResources() {
 	k.c.inFlight.Add(-1)
 	k.c.releaseRequest(k.size)
@@ -245,16 +246,16 @@ func (k *call) releaseResources() {
 	for _, f := range k.onAnswered {
 		f()
 	}
-	k.output, k.onAnswered = nil, nil // exec.cancel by request_id may find the call for long
+	k.output, k.onAnswered = nil, nil // exec.cancel by request_id keeps the call for long
 }
 
-// runDetached runs f, which goes on when the client leaves: a session decides how long f takes, and the connection must not last that long.
+// runDetached runs f, which goes on when the client leaves. A session decides how long f takes, and the connection must not last that long.
 func (k *call) runDetached(f func(context.Context) (any, error)) (answer any, pending bool, err error) {
 	s, done := k.c.srv, make(chan struct{})
 	var result any // result and failure: read after done
 	var failure error
-	s.tasks.Add(1) // our connection counts until later, so this is no first Add during a Wait
-	go func() {    // ends with f, which ends with the server's ctx at the latest; Shutdown waits for it
+	s.tasks.Add(1) // this connection is counted until later, so the counter is not 0 here and Add does not race with Wait
+	go func() {    // ends with f, and f with the ctx of Clients at the latest; Close waits for it
 		defer s.tasks.Done()
 		defer close(done)
 		defer k.c.recoverPanic(k.method, &failure)
@@ -268,7 +269,7 @@ func (k *call) runDetached(f func(context.Context) (any, error)) (answer any, pe
 	}
 }
 
-// answer writes the one answer that a request gets.
+// answer sends the answer of the request.
 func (k *call) answer(data any, err error) {
 	defer k.releaseResources()
 	k.releaseCount()
@@ -291,7 +292,7 @@ func (k *call) message(data any, err error) transport.Message {
 	}
 }
 
-// failUnwritable answers with a failure where data could not be encoded; err is how the writing went.
+// failUnwritable sends an error if the answer could not be encoded. err is the result of writing the answer.
 func (k *call) failUnwritable(err error) error {
 	if cause, failed := transport.EncodeFailure(err); failed {
 		return k.c.out.SendMessage(k.message(nil, cause))
@@ -299,7 +300,7 @@ func (k *call) failUnwritable(err error) error {
 	return err
 }
 
-// fault is what the client sees of err; what it may not see goes into the log, and the two share an id.
+// fault returns what the client gets to see of err. The rest goes into the log, under an id that the client gets too.
 func (k *call) fault(err error) *protocol.Error {
 	e := protocol.AsError(err)
 	if e.Code == protocol.InternalError && e.Details["log_id"] == nil {
@@ -310,15 +311,15 @@ func (k *call) fault(err error) *protocol.Error {
 	return e
 }
 
-// requestQueue keeps requests to one session in order while one of them takes its time (a shell that starts, a tree that ends): those that come
-// meanwhile on this connection queue behind it. Without such a one there is no queue, and requests are applied as they are read.
+// requestQueue keeps requests to one session in order while one of them takes long (a shell starts, a process tree ends). Later requests of this
+// connection to the session wait behind that one. Otherwise there is no queue, and requests are applied as they are read.
 type requestQueue struct {
-	keys    []string // guarded by conn.mu; the session's id, or "name " and its name, or several of these
+	keys    []string // guarded by conn.mu; the session's id, or nameKey of its name, or both
 	waiting []func() // guarded by conn.mu
 }
 
-// inOrder applies a request to the session that key stands for when its turn has come, if what the client came with is still good then. A slow
-// one is applied on the queue's goroutine.
+// inOrder applies a request to the session that key stands for, after the requests before it, if the client's credential is still valid then. A slow
+// request is applied in the queue's goroutine.
 func (k *call) inOrder(key string, slow bool, apply func() (any, bool, error)) (any, bool, error) {
 	c := k.c
 	c.mu.Lock()
@@ -343,15 +344,15 @@ func (k *call) inOrder(key string, slow bool, apply func() (any, bool, error)) (
 	c.queues[key] = l
 	k.queueKey = key
 	c.mu.Unlock()
-	c.spawn(k.method, func() { // applies the queue's requests; ends with the last; serve waits for it
+	c.spawn(k.method, func() { // applies the requests of the queue; ends with the last one; serve waits for it
 		for f := func() { k.runAndAnswer(apply) }; f != nil; f = c.nextQueued(l) {
-			c.containPanic(k.method, f) // the requests behind it are answered too
+			c.containPanic(k.method, f) // a panic must not keep the later requests from being answered
 		}
 	})
 	return nil, true, nil
 }
 
-// nextQueued takes the queue's next request, or takes the queue away when there is none.
+// nextQueued takes the next request out of the queue. If there is none, it removes the queue.
 func (c *conn) nextQueued(l *requestQueue) (f func()) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -365,7 +366,7 @@ func (c *conn) nextQueued(l *requestQueue) (f func()) {
 	return nil
 }
 
-// addQueueKey gives a queue another key: the id of a session that was made under its name, or the name that it is to have.
+// addQueueKey gives a queue another key: the id of a session that was created under a name, or the new name of a session.
 func (c *conn) addQueueKey(key, other string) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -375,18 +376,18 @@ func (c *conn) addQueueKey(key, other string) {
 	}
 }
 
-// defaultSession is the session of a request that names none (PROTOCOL.md §4).
+// defaultSession is the name of the session that a request uses if it names none.
 const defaultSession = "default"
 
-// withSession applies f to the session that ref names, in turn.
+// withSession finds the session that ref names and applies f to it, in order.
 func (k *call) withSession(ref protocol.SessionRef, slow bool, f func(*pool.Session) (any, bool, error)) (any, bool, error) {
 	to := func(s *pool.Session) (any, bool, error) {
 		k.session = s.ID()
 		return f(s)
 	}
-	if ref.SessionID == "" { // a session.create with this name may be under way
+	if ref.SessionID == "" { // a session.create with this name may be in progress
 		key := nameKey(cmp.Or(ref.Session, defaultSession))
-		// The default session may have to be made, which takes a shell: not on the reading goroutine.
+		// The default session may have to be created. That starts a shell, so it does not happen on the reading goroutine.
 		making := ref.Session == "" && k.c.grant.Share == nil && !k.c.srv.pool.HasOpen(k.c.principal.Subject, defaultSession)
 		if making || k.c.mustQueue(key) {
 			return k.inOrder(key, slow || making, func() (any, bool, error) {
@@ -407,14 +408,14 @@ func (k *call) withSession(ref protocol.SessionRef, slow bool, f func(*pool.Sess
 
 func nameKey(name string) string { return "name " + name }
 
-// mustQueue reports whether requests for key have to queue.
+// mustQueue reports whether a request for key has to wait.
 func (c *conn) mustQueue(key string) bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	return c.queues[key] != nil
 }
 
-// find is the pool's Find; with neither id nor name it makes the default session.
+// find returns the session that ref names. With neither id nor name it creates the default session, if there is none.
 func (k *call) find(ref protocol.SessionRef) (*pool.Session, error) {
 	if k.c.grant.Share != nil {
 		return k.guestSession(ref)
@@ -422,10 +423,10 @@ func (k *call) find(ref protocol.SessionRef) (*pool.Session, error) {
 	return k.c.srv.pool.Find(k.c.actsFor(ref.SessionID), ref.SessionID, ref.Session)
 }
 
-// maxRecent bounds what exec.cancel by request_id can reach back to.
+// maxRecent is how many requests exec.cancel can find by request_id.
 const maxRecent = 256
 
-// rememberCall makes the request reachable for exec.cancel by request_id.
+// rememberCall lets exec.cancel find the request by request_id.
 func (c *conn) rememberCall(k *call) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -437,18 +438,18 @@ func (c *conn) rememberCall(k *call) {
 	c.recentNext = (c.recentNext + 1) % maxRecent
 }
 
-// started notes the command that the request began.
+// started records which command the request started.
 func (k *call) started(execID string) {
 	k.c.mu.Lock()
 	defer k.c.mu.Unlock()
 	k.execID = execID
 }
 
-// findCall finds the latest exec.run or exec.stream request with an id that is the same JSON value.
+// findCall returns the latest exec.run or exec.stream request whose id is the same JSON value.
 func (c *conn) findCall(id jsontext.Value) *call {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	for i := range c.recent { // the newest stands before oldest
+	for i := range c.recent { // the newest call stands before the oldest one
 		k := c.recent[(c.recentNext+len(c.recent)-1-i)%len(c.recent)]
 		if sameID(k.id, id) {
 			return k
@@ -457,7 +458,7 @@ func (c *conn) findCall(id jsontext.Value) *call {
 	return nil
 }
 
-// sameID compares two ids as JSON does: "a" is "\u0061", and 1 is 1.0. Numbers are compared exactly, however many digits they have.
+// sameID compares two ids as JSON values: "a" equals "\u0061", and 1 equals 1.0. Numbers are compared exactly, whatever their number of digits.
 func sameID(a, b jsontext.Value) bool {
 	switch {
 	case bytes.Equal(a, b):
@@ -473,7 +474,7 @@ func sameID(a, b jsontext.Value) bool {
 	return a.Canonicalize() == nil && b.Canonicalize() == nil && bytes.Equal(a, b)
 }
 
-// decimal is ± 0.DIGITS × 10^exponent, the first and the last digit not 0; zero has no digits.
+// decimal is ± 0.DIGITS × 10^exponent. Neither the first nor the last digit is 0; zero has no digits.
 type decimal struct {
 	negative bool
 	digits   string

@@ -18,7 +18,7 @@ func execRun(k *call, q *protocol.ExecRun) (any, bool, error) {
 			return nil, false, err
 		}
 		k.started(e.ID())
-		k.auditAnswer(nil, nil) // now: it may run for hours
+		k.auditAnswer(nil, nil) // now, because the command may run for hours
 		k.holdOutput(e)
 		return k.answerLater(func() (any, bool, error) {
 			ended, err := k.awaitEnd(e, q.YieldMS, nil)
@@ -46,7 +46,7 @@ func (k *call) holdOutput(e *pool.Exec) {
 	k.output.Hold()
 }
 
-// awaitEnd waits for the command's end, for yield or timeout, or for the client to go away: the command goes on then.
+// awaitEnd waits until the command has ended, the time is over, or the client has gone. The command goes on in the last two cases.
 func (k *call) awaitEnd(e *pool.Exec, yieldMS *float64, timeout *protocol.Seconds) (ended bool, err error) {
 	var late <-chan time.Time
 	limit := time.Duration(-1)
@@ -75,10 +75,10 @@ func execStream(k *call, q *protocol.ExecStream) (any, bool, error) {
 	c := k.c
 	c.rememberCall(k)
 	return k.withSession(q.SessionRef, false, func(s *pool.Session) (any, bool, error) {
-		// Held over the pool's call, which does not wait: a watch of ours that hears of exec.started must find the stream taken.
+		// mu is held over the pool's call, which does not wait: when a watch of this connection gets exec.started, the stream must be taken already.
 		c.mu.Lock()
 		defer c.mu.Unlock()
-		if err := c.checkStreamsLocked(); err != nil { // before anything runs
+		if err := c.checkStreamsLocked(); err != nil { // before the command starts
 			return nil, false, err
 		}
 		e, err := k.starter(s).Stream(q.Exec())
@@ -161,7 +161,7 @@ func execCancel(k *call, q *protocol.ExecCancel) (any, bool, error) {
 			c.mu.Lock()
 			id := earlier.execID
 			c.mu.Unlock()
-			if id == "" { // it was refused
+			if id == "" { // the request was refused
 				return &protocol.ExecCancelled{}, false, nil
 			}
 			e, err := k.exec(id)
@@ -181,7 +181,7 @@ func execCancel(k *call, q *protocol.ExecCancel) (any, bool, error) {
 	if q.SessionRef == (protocol.SessionRef{}) && c.grant.Share == nil && !c.mustQueue(nameKey(defaultSession)) {
 		s, err := c.srv.pool.Find(c.principal.Subject, "", defaultSession)
 		if err != nil || !s.IsOpen() {
-			return &protocol.ExecCancelled{}, false, nil // it is not made for the sake of a cancel
+			return &protocol.ExecCancelled{}, false, nil // a cancel does not create the default session
 		}
 		q.SessionID = s.ID()
 	}
@@ -194,7 +194,7 @@ func execCancel(k *call, q *protocol.ExecCancel) (any, bool, error) {
 	})
 }
 
-// cancel applies q to e and answers when e has ended; a signal on its own is answered when it is sent.
+// cancel cancels e and answers when e has ended. If q names a signal, it only sends that signal and answers when it has been sent.
 func (k *call) cancel(e *pool.Exec, q *protocol.ExecCancel) (any, bool, error) {
 	data := &protocol.ExecCancelled{ExecID: e.ID()}
 	if q.Signal != "" {
@@ -246,7 +246,7 @@ func execAttach(k *call, q *protocol.ExecAttach) (any, bool, error) {
 	}
 	k.c.mu.Lock()
 	defer k.c.mu.Unlock()
-	return k.c.subscribeLocked(k, execSource(e), q.Offset, q.OnSlow == "block", q.WindowBytes) // not the one who started it, unless it says so
+	return k.c.subscribeLocked(k, execSource(e), q.Offset, q.OnSlow == "block", q.WindowBytes) // by default only the client that started the command holds it up
 }
 
 func execDetach(k *call, q *protocol.ExecDetach) (any, bool, error) {

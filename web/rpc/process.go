@@ -11,9 +11,9 @@ import (
 )
 
 const (
-	// defaultKillGrace is what process.kill gives a tree between TERM and KILL when the client does not say (PROTOCOL.md §5).
+	// defaultKillGrace is the time between TERM and KILL in process.kill if the client names none.
 	defaultKillGrace = 5 * time.Second
-	// A process.logs answer: what it holds unless asked otherwise, and at most.
+	// How many bytes an answer to process.logs has by default, and at most.
 	logBytes    = 1 << 20
 	maxLogBytes = 16 << 20
 )
@@ -33,7 +33,7 @@ func processStart(k *call, q *protocol.ProcessStart) (any, bool, error) {
 }
 
 func processList(k *call, q *protocol.SessionRef) (any, bool, error) {
-	return k.withSession(*q, true, func(s *pool.Session) (any, bool, error) { // slow: it looks at each process
+	return k.withSession(*q, true, func(s *pool.Session) (any, bool, error) { // slow: it asks the operating system about each process
 		list := &protocol.Processes{Processes: []protocol.ProcessInfo{}, Background: s.Background()}
 		list.BackgroundCommands = s.BackgroundCommands(list.Background)
 		for _, p := range s.Processes() {
@@ -56,7 +56,7 @@ func processInfo(k *call, q *protocol.ProcessRef) (any, bool, error) {
 	if err != nil {
 		return nil, false, err
 	}
-	return k.answerLater(func() (any, bool, error) { // it looks at the process
+	return k.answerLater(func() (any, bool, error) { // it asks the operating system about the process
 		info := p.InfoWithTree()
 		return &info, false, nil
 	})
@@ -74,7 +74,7 @@ func processLogs(k *call, q *protocol.ProcessLogs) (any, bool, error) {
 	if q.Follow {
 		return k.followLogs(processSource(p), q, limit)
 	}
-	return k.answerLater(func() (any, bool, error) { // it may be 16 MiB
+	return k.answerLater(func() (any, bool, error) { // the answer may have 16 MiB
 		if err := k.reserveAnswer(keptBytes(p.Journal(), limit)); err != nil {
 			return nil, false, err
 		}
@@ -86,11 +86,11 @@ func processLogs(k *call, q *protocol.ProcessLogs) (any, bool, error) {
 	})
 }
 
-// keptBytes is what there is of a journal, up to limit.
+// keptBytes is how many bytes of a journal are kept, at most limit.
 func keptBytes(j *pool.Journal, limit int64) int64 { return min(limit, j.Size()-j.Start()) }
 
-// followLogs answers with what is there and sends what comes after it. The subscription is there before the answer, for a process.detach that
-// comes right behind; what the answer has is skipped in it.
+// followLogs answers with the output so far and sends what comes after it. It subscribes before it answers, so that a process.detach right behind the
+// request finds the subscription. The pump skips what the answer has.
 func (k *call) followLogs(src source, q *protocol.ProcessLogs, limit int64) (any, bool, error) {
 	c, offset, block := k.c, q.Offset, q.OnSlow == "block"
 	c.mu.Lock()
@@ -117,7 +117,7 @@ func (k *call) followLogs(src source, q *protocol.ProcessLogs, limit int64) (any
 		} else {
 			sub.r.Skip(logs.NextOffset)
 			if sub.credit != nil {
-				sub.credit.ack(logs.NextOffset) // the answer has it
+				sub.credit.ack(logs.NextOffset) // the answer has these bytes
 			}
 			logs.StreamNo = c.numberStream(sub)
 			k.answer(logs, nil)
@@ -127,7 +127,7 @@ func (k *call) followLogs(src source, q *protocol.ProcessLogs, limit int64) (any
 	return nil, true, nil
 }
 
-// readLogs takes what is there, at most limit bytes, without waiting.
+// readLogs reads what is kept from offset on, at most limit bytes. It does not wait.
 func readLogs(src source, offset, limit int64) (*protocol.Logs, error) {
 	logs := &protocol.Logs{StreamID: src.stream, Chunks: []protocol.Chunk{}, NextOffset: offset}
 	r, err := src.attach(offset, pool.ReadOptions{Text: true})
@@ -148,7 +148,7 @@ func readLogs(src source, offset, limit int64) (*protocol.Logs, error) {
 		}
 		if ch.Gap > 0 {
 			if len(logs.Chunks) > 0 {
-				break // the ring ran away meanwhile: the next answer begins with this gap
+				break // output was dropped meanwhile: the next answer begins with this gap
 			}
 			logs.Gap = &protocol.GapRange{From: ch.Offset - ch.Gap, To: ch.Offset}
 		}
@@ -220,7 +220,7 @@ func processKill(k *call, q *protocol.ProcessKill) (any, bool, error) {
 }
 
 func processWait(k *call, q *protocol.ProcessWait) (any, bool, error) {
-	if k.c.principal.Role == auth.Viewer && (q.Until.Port != 0 || q.Until.HTTP != "") { // the gateway would connect to wherever it says
+	if k.c.principal.Role == auth.Viewer && (q.Until.Port != 0 || q.Until.HTTP != "") { // the gateway would connect to an address that a viewer names
 		return nil, false, protocol.Errorf(protocol.Forbidden, "a viewer may wait for exit and output only")
 	}
 	p, err := k.process(q.ProcessID)

@@ -28,15 +28,15 @@ func recordingDelete(k *call, q *protocol.RecordingRef) (any, bool, error) {
 	if err != nil {
 		return nil, false, err
 	}
-	return k.answerLater(func() (any, bool, error) { // it may have to be ended first
+	return k.answerLater(func() (any, bool, error) { // the recording may have to be ended first
 		return nil, false, rec.Delete(k.c.principal.Role == auth.Admin)
 	})
 }
 
-// ForeignRecording is what the log says of an admin: once a connection, and of each download.
+// ForeignRecording is the log message about an admin who uses a recording of another principal: once per connection, and for each download.
 const ForeignRecording = "admin uses a recording of another principal"
 
-// recording is the one that the request is about. That an admin asks for another's is an entry, whatever he wants of it.
+// recording returns the recording of a request. If an admin asks for another principal's, the request gets an entry in the audit log.
 func (k *call) recording(id string) (*recording.Recording, error) {
 	rec, err := k.c.srv.pool.FindRecording(k.c.principal.Subject, k.c.principal.Role == auth.Admin, id)
 	if err != nil {

@@ -17,7 +17,7 @@ func sessionCreate(k *call, q *protocol.SessionCreate) (any, bool, error) {
 		if err != nil {
 			return nil, false, err
 		}
-		if made && s.BindConn() { // the session of another connection ends with that one
+		if made && s.BindConn() { // a session that already existed ends with the connection that made it
 			c.mu.Lock()
 			c.boundSessions = append(slices.DeleteFunc(c.boundSessions, hasEnded), s)
 			c.mu.Unlock()
@@ -29,7 +29,7 @@ func sessionCreate(k *call, q *protocol.SessionCreate) (any, bool, error) {
 		return &data, false, nil
 	}
 	if q.Name == "" {
-		return k.answerLater(create) // nobody can name it before the answer
+		return k.answerLater(create) // no request can name the session before the answer
 	}
 	return k.inOrder(key, true, create)
 }
@@ -54,7 +54,7 @@ func sessionList(k *call, q *protocol.SessionList) (any, bool, error) {
 	if (q.All || q.Owner != "") && k.c.principal.Role != auth.Admin {
 		return nil, false, protocol.Errorf(protocol.Forbidden, "only an admin lists the sessions of others")
 	}
-	return k.answerLater(func() (any, bool, error) { // it looks at each session
+	return k.answerLater(func() (any, bool, error) { // it asks the operating system about each session
 		list := k.c.srv.pool.List(k.c.principal.Subject, q)
 		if sh := k.c.grant.Share; sh != nil {
 			list = slices.DeleteFunc(list, func(i protocol.SessionInfo) bool { return i.SessionID != sh.Session().ID() })
@@ -83,7 +83,7 @@ func sessionRename(k *call, q *protocol.SessionRename) (any, bool, error) {
 		data := s.Summary()
 		return &data, false, nil
 	})
-	if pending { // it waits for its turn: so does whoever uses the new name meanwhile
+	if pending { // the request waits in a queue; requests that use the new name wait there, too
 		k.c.addQueueKey(k.queueKey, nameKey(q.Name))
 	}
 	return answer, pending, err
@@ -129,7 +129,7 @@ func sessionUnwatch(k *call, q *protocol.SessionRef) (any, bool, error) {
 			return nil, false, nil
 		}
 		w.stop()
-		return k.answerLater(func() (any, bool, error) { // what the watch was sending goes out before the answer
+		return k.answerLater(func() (any, bool, error) { // what the watch is sending goes out before the answer
 			select {
 			case <-w.gone:
 			case <-c.ctx.Done():

@@ -8,17 +8,17 @@ import (
 	"trl/web/transport"
 )
 
-// A guest is who came with a share link: it acts in the owner's name, and reaches nothing but what the link opens. What it may do is
-// listed here; a method that is not listed it may not.
+// A guest is a client with a share link. It acts in the owner's name and reaches only what the link opens. It may call only the methods that are
+// listed here.
 
-// guestMethods says for each method how much a link must open.
+// guestMethods says for each method what the link must allow.
 var guestMethods = map[string]struct{ control, whole bool }{
 	"system.ping":         {},
 	"system.capabilities": {},
 	"stream.ack":          {},
 
 	"term.list":     {},
-	"term.attach":   {}, // in view, unless the link is in control
+	"term.attach":   {}, // only to view, unless the link allows control
 	"term.detach":   {},
 	"term.snapshot": {},
 	"term.input":    {control: true},
@@ -45,7 +45,7 @@ var guestMethods = map[string]struct{ control, whole bool }{
 	"process.info":   {whole: true},
 	"process.logs":   {whole: true},
 	"process.detach": {whole: true},
-	"process.wait":   {control: true, whole: true}, // it can have the gateway connect to an address
+	"process.wait":   {control: true, whole: true}, // it can make the gateway connect to an address
 	"process.start":  {control: true, whole: true},
 	"process.input":  {control: true, whole: true},
 	"process.kill":   {control: true, whole: true},
@@ -56,7 +56,7 @@ func guestMay(sh *pool.Share, method string) bool {
 	return listed && (sh.Control() || !wants.control) && (sh.Terminal() == "" || !wants.whole)
 }
 
-// guestSession is find for a guest: any other session is one that does not exist, and the one that it has is its default.
+// guestSession is find for a guest. The session of its link is its default session; no other one exists for it.
 func (k *call) guestSession(ref protocol.SessionRef) (*pool.Session, error) {
 	s := k.c.grant.Share.Session()
 	if ref == (protocol.SessionRef{}) || ref.SessionID == s.ID() || ref.Session != "" && ref.Session == s.Summary().Name {
@@ -65,7 +65,7 @@ func (k *call) guestSession(ref protocol.SessionRef) (*pool.Session, error) {
 	return nil, protocol.Errorf(protocol.SessionNotFound, "no such session")
 }
 
-// workStarter is the session for its owner and the link for a guest, whose request_keys are its own.
+// workStarter is the session for its owner, and the link for a guest. Guests have request_keys of their own.
 type workStarter interface {
 	Exec(*protocol.Exec) (*pool.Exec, error)
 	Stream(*protocol.Exec) (*pool.Exec, error)
@@ -73,7 +73,7 @@ type workStarter interface {
 	OpenTerminal(context.Context, *protocol.TermOpen) (*pool.Terminal, error)
 }
 
-// starter is where what k asks for begins; s is the session that it found.
+// starter returns where the request's work starts, in the session s.
 func (k *call) starter(s *pool.Session) workStarter {
 	if sh := k.c.grant.Share; sh != nil {
 		return sh
@@ -81,7 +81,8 @@ func (k *call) starter(s *pool.Session) workStarter {
 	return s
 }
 
-// checkStartedIn looks at whose it is what s began, or what its request_key stands for: that may be in an earlier session of the same name.
+// checkStartedIn checks the session in which the work of a request runs. It may be an earlier session of the same name, if a request_key stands for
+// that work.
 func (k *call) checkStartedIn(s *pool.Session) error {
 	if !k.c.grant.Reaches(s, "") {
 		return protocol.Errorf(protocol.SessionNotFound, "no such session")
@@ -90,7 +91,7 @@ func (k *call) checkStartedIn(s *pool.Session) error {
 	return nil
 }
 
-// endWithShare ends the connection when its link does.
+// endWithShare ends the connection when its link ends.
 func (c *conn) endWithShare(sh *pool.Share) {
 	select {
 	case <-sh.Ended():

@@ -13,20 +13,20 @@ import (
 	"trl/web/auth"
 )
 
-// maxStreams is how many streams one connection may follow at a time: one goroutine each.
+// maxStreams is how many streams one connection may follow at a time; each takes a goroutine.
 const maxStreams = 1024
 
-// source is what a stream comes from: a command, a background process or a terminal.
+// source is where a stream comes from: a command, a background process or a terminal.
 type source struct {
 	stream, exec, process string
-	terminal              *pool.Terminal // nil of the others
+	terminal              *pool.Terminal // nil for a command or process
 	session               string
-	output                string // the event of a chunk
+	output                string // the name of the event that carries output
 	journal               *pool.Journal
-	done                  <-chan struct{}      // closed when the command has ended
-	endOffset             func() int64         // after done: where its own output ends; what comes later is from what it left behind
-	exit                  func() (string, any) // after done: the last event
-	recording             string               // of an exec; "" where none is made
+	done                  <-chan struct{}      // closed when the command, process or terminal has ended
+	endOffset             func() int64         // after done: where its own output ends. Processes that it left running may have written more
+	exit                  func() (string, any) // after done: name and data of the last event
+	recording             string               // id of a command's recording; "" if there is none
 }
 
 func execSource(e *pool.Exec) source {
@@ -53,7 +53,7 @@ func termSource(t *pool.Terminal) source {
 	}
 }
 
-// term is the terminal's id, "" of the others.
+// term returns the terminal's id, or "" for a command or process.
 func (src *source) term() string {
 	if src.terminal == nil {
 		return ""
@@ -61,7 +61,7 @@ func (src *source) term() string {
 	return src.terminal.ID()
 }
 
-// name is the id that events of the session know it by.
+// name returns the id under which the session's events know the source.
 func (src *source) name() string { return cmp.Or(src.exec, src.process, src.term()) }
 
 func (src *source) ended() bool {
@@ -81,29 +81,29 @@ func (src *source) attach(offset int64, f pool.ReadOptions) (*pool.Reader, error
 	return r, err
 }
 
-// subscription is one stream on its way to one client: its pump reads the journal and writes events, until the stream's end, the
-// connection's, or stop. A connection has at most one of a stream, so that no byte comes twice.
+// subscription is one stream to one client. Its pump reads the journal and sends events until the stream or the connection ends, or until stop. A
+// connection has at most one subscription to a stream, so no byte comes twice.
 type subscription struct {
 	source
 	*subscriptionEnd
 	r            *pool.Reader
-	number       uint64        // in binary frames
-	viewer       *pool.Viewer  // at a terminal; nil at anything else
-	showScreen   bool          // a terminal's screen comes first
-	history      bool          // or comes after what is kept, once least is reached
-	startMissing bool          // the beginning of that is gone
-	block        bool          // what r was attached with
-	credit       *credit       // nil: the transport's flow control is all there is; set before the pump starts
+	number       uint64        // the stream's number in binary frames
+	viewer       *pool.Viewer  // nil unless the source is a terminal
+	showScreen   bool          // send the terminal's screen first
+	history      bool          // send what is kept, and the screen after it if the beginning is missing
+	startMissing bool          // the beginning of what is kept is missing
+	block        bool          // the program waits for r, except while the client is silent
+	credit       *credit       // nil: no window; set before the pump starts
 	stopped      chan struct{} // closed by stop
 	stopping     sync.Once
-	minOffset    int64 // what was there at the start is sent also when the command had ended before
+	minOffset    int64 // size of the stream at the attach; that much is sent even if the command has ended before
 }
 
-// subscriptionEnd is how a subscription ended, for those who ask when it is no more.
+// subscriptionEnd says how a subscription ended. It outlives the subscription.
 type subscriptionEnd struct {
 	gone     chan struct{}    // closed when the pump has ended
 	exitSent bool             // the exit event was sent; read after gone
-	next     *subscriptionEnd // guarded by conn.mu; of the subscription that replaced it
+	next     *subscriptionEnd // guarded by conn.mu; the end of the subscription that replaced it
 }
 
 // await returns when the subscription is gone, or when ctx is done.
@@ -114,14 +114,14 @@ func (f *subscriptionEnd) await(ctx context.Context) {
 	}
 }
 
-// stop makes the pump end; it is gone when gone is closed.
+// stop makes the pump end. When it has ended, gone is closed.
 func (sub *subscription) stop() {
 	sub.r.Close()
 	sub.stopping.Do(func() { close(sub.stopped) })
 }
 
-// subscribeLocked answers k and sends the stream from offset on, at most window bytes beyond what the client has acknowledged (0: no such bound).
-// Called with mu held.
+// subscribeLocked answers k and sends the stream from offset on, at most window bytes beyond what the client has acknowledged (0: no such bound). mu
+// is held.
 func (c *conn) subscribeLocked(k *call, src source, offset int64, block bool, window int64) (any, bool, error) {
 	return c.followLocked(k, src, offset, block, func(sub *subscription) any {
 		sub.credit = newCredit(window, offset)
@@ -129,7 +129,7 @@ func (c *conn) subscribeLocked(k *call, src source, offset int64, block bool, wi
 	})
 }
 
-// numberStream is what the client must know of a stream whose output comes in binary frames.
+// numberStream returns the stream's number for the answer, or 0 if the connection has no binary frames.
 func (c *conn) numberStream(sub *subscription) uint64 {
 	if !c.binary {
 		return 0 // absent
@@ -137,10 +137,10 @@ func (c *conn) numberStream(sub *subscription) uint64 {
 	return sub.number
 }
 
-// followLocked is subscribeLocked with an answer of its own. The goroutine that gives the answer is the one that pumps: nothing of the
-// stream can come before it. A subscription that there was is over by then. Called with mu held.
+// followLocked is subscribeLocked with another answer. The goroutine that answers also pumps, so nothing of the stream can come before the answer. An
+// earlier subscription to the stream has ended by then. mu is held.
 func (c *conn) followLocked(k *call, src source, offset int64, block bool, answer func(*subscription) any) (any, bool, error) {
-	sub, before, err := c.attachLocked(src, offset, block && c.principal.Role != auth.Viewer) // who may change nothing may not hold up a command either
+	sub, before, err := c.attachLocked(src, offset, block && c.principal.Role != auth.Viewer) // a viewer may not hold up a command
 	if err != nil {
 		return nil, false, err
 	}
@@ -164,7 +164,7 @@ func (c *conn) followLocked(k *call, src source, offset int64, block bool, answe
 	return nil, true, nil
 }
 
-// checkStreamsLocked refuses one stream too many. Called with mu held.
+// checkStreamsLocked returns an error if the connection may not follow another stream. mu is held.
 func (c *conn) checkStreamsLocked() error {
 	if len(c.subs)+c.reserved >= maxStreams {
 		return protocol.Errorf(protocol.LimitExceeded, "this connection follows %d streams", maxStreams).With("limit", maxStreams)
@@ -172,8 +172,8 @@ func (c *conn) checkStreamsLocked() error {
 	return nil
 }
 
-// attachLocked attaches to the stream, in the place of before, which it stops. The caller runs the pump, once before is gone, and calls leave
-// in any case. Called with mu held.
+// attachLocked attaches to the stream and stops before, the subscription that this one replaces. The caller runs the pump once before is gone, and
+// calls unsubscribe in any case. mu is held.
 func (c *conn) attachLocked(src source, offset int64, block bool) (sub, before *subscription, err error) {
 	before = c.subs[src.stream]
 	if before == nil {
@@ -189,7 +189,7 @@ func (c *conn) attachLocked(src source, offset int64, block bool) (sub, before *
 			c.usage.streams.Add(-1)
 		}
 	}()
-	// A binary frame may end in the middle of a character: what is typed is to be seen at once.
+	// A binary frame may end in the middle of a character, so that what a user types appears at once.
 	r, err := src.attach(offset, pool.ReadOptions{Block: block, Text: !c.binary})
 	if err != nil {
 		return nil, nil, err
@@ -206,7 +206,7 @@ func (c *conn) attachLocked(src source, offset int64, block bool) (sub, before *
 	return sub, before, nil
 }
 
-// doneContext is a context that ends with a channel: the journal's Next can be woken by the end of a command without a goroutine for each stream.
+// doneContext is a context that ends when a channel is closed. With it the end of a command wakes Next, without a goroutine for each stream.
 type doneContext struct {
 	context.Context
 	done <-chan struct{}
@@ -231,7 +231,7 @@ func (c *conn) unsubscribe(sub *subscription) {
 }
 
 func (c *conn) unsubscribeLocked(sub *subscription) {
-	sub.r.Close() // the command need not wait for us any more
+	sub.r.Close() // the command no longer waits for this reader
 	if sub.viewer != nil {
 		sub.viewer.Leave()
 	}
@@ -242,7 +242,7 @@ func (c *conn) unsubscribeLocked(sub *subscription) {
 	close(sub.gone)
 }
 
-// pump sends what the journal has. The exit event is last, after every byte that the command wrote.
+// pump sends the output of the journal. The exit event comes last, after every byte that the command wrote.
 func (c *conn) pump(sub *subscription) {
 	defer context.AfterFunc(c.ctx, sub.stop)() // wakes Next when the connection ends
 	if sub.showScreen && !c.sendScreen(sub, -1) {
@@ -260,10 +260,10 @@ func (c *conn) pump(sub *subscription) {
 			}
 			continue
 		}
-		if err == io.EOF { // nobody holds the pipes; the result is on its way
+		if err == io.EOF { // no process holds the pipes; the result will come soon
 			select {
 			case <-sub.done:
-			case <-sub.stopped: // ctx has that done, too
+			case <-sub.stopped: // stop, or the connection has ended
 				return
 			}
 		} else if err != context.Canceled {
@@ -271,7 +271,7 @@ func (c *conn) pump(sub *subscription) {
 		}
 		break
 	}
-	// It has ended. What it left behind may go on writing: that belongs to the stream, but this subscription has an end.
+	// The command has ended. Processes that it left running may write more into the stream, but this subscription ends here.
 	for end := max(sub.endOffset(), sub.minOffset); sub.r.Behind(end); {
 		ch, err := sub.r.Next(context.Background())
 		if err == io.EOF {
@@ -290,7 +290,7 @@ func (c *conn) pump(sub *subscription) {
 	}
 }
 
-// sendChunk sends one piece of output, and before it what is missing, and reports whether the client is still there.
+// sendChunk sends one piece of output, after an event for bytes that are missing before it. It reports whether the client is still there.
 func (c *conn) sendChunk(sub *subscription, ch pool.Chunk) bool {
 	switch note := ch.Note.(type) {
 	case protocol.Event:
@@ -316,12 +316,12 @@ func (c *conn) sendChunk(sub *subscription, ch pool.Chunk) bool {
 	return c.sendOutput(sub, &o)
 }
 
-// replaySlack is what may come after what was kept before the screen is sent in its place.
+// replaySlack is how many bytes may follow the kept output before the screen is sent in any case.
 const replaySlack = 256 << 10
 
-// sendScreenAfterReplay sends the screen once what was kept has been sent, if that began in the middle: nobody can tell from it in what
-// mode the terminal is, and what the rest of the screen shows. It waits for a moment in which the client has got all there is:
-// what a screen replaces cannot be scrolled back to.
+// sendScreenAfterReplay sends the screen after the kept output, if the beginning of that output is missing: the client then cannot know the
+// terminal's modes and the rest of the screen. It waits until the client has got all output, because one cannot scroll back to output that a screen
+// replaces.
 func (c *conn) sendScreenAfterReplay(sub *subscription) bool {
 	if !sub.history || sub.r.Behind(sub.minOffset) {
 		return true
@@ -346,8 +346,8 @@ func (c *conn) sendScreenAfterReplay(sub *subscription) bool {
 	return c.sendSnapshot(sub, from, text, at)
 }
 
-// sendScreen sends what a terminal shows in place of output from offset from on, which is gone: from is negative where the
-// client has asked for it.
+// sendScreen sends the terminal's screen in place of output from offset from on, which is missing. from is negative if the client has asked for the
+// screen.
 func (c *conn) sendScreen(sub *subscription, from int64) bool {
 	text, at, err := sub.terminal.Screen(c.ctx)
 	if err != nil { // the client has gone
@@ -368,7 +368,7 @@ func (c *conn) sendSnapshot(sub *subscription, from int64, text []byte, at int64
 	return c.sendOutput(sub, &protocol.Output{StreamID: sub.stream, TermID: sub.terminal.ID(), Offset: at, Stream: "tty", Data: text, Replay: true, Snapshot: true})
 }
 
-// sendOutput sends a piece of output as this client wants it.
+// sendOutput sends a piece of output in the form that this client uses.
 func (c *conn) sendOutput(sub *subscription, o *protocol.Output) bool {
 	if !sub.awaitCredit(c.ctx, o.Offset, c.slowLimit) {
 		return false
@@ -386,7 +386,7 @@ func (c *conn) sendOutput(sub *subscription, o *protocol.Output) bool {
 	return err == nil
 }
 
-// detach ends this connection's subscription to a stream, if it has one, and answers when nothing more can come of it.
+// detach ends this connection's subscription to a stream, if there is one. It answers when nothing more of the stream can come.
 func (k *call) detach(stream string) (any, bool, error) {
 	k.c.mu.Lock()
 	sub := k.c.subs[stream]
@@ -401,7 +401,7 @@ func (k *call) detach(stream string) (any, bool, error) {
 	})
 }
 
-// cutBetweenCharacters is the head of p, at most limit bytes, cut between characters. It is never empty unless p is.
+// cutBetweenCharacters returns the beginning of p, at most limit bytes, cut between characters. It is empty only if p is.
 func cutBetweenCharacters(p []byte, limit int64) []byte {
 	if int64(len(p)) <= limit {
 		return p

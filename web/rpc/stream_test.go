@@ -277,7 +277,7 @@ func TestClientThatNeverReads(t *testing.T) {
 	}
 }
 
-// TestViewerDoesNotHoldUpTheStarter: a second client that reads nothing, and did not ask to be waited for, is not (PROTOCOL.md §7).
+// TestViewerDoesNotHoldUpTheStarter: a second client that reads nothing, and did not ask for `block`, does not hold up the command.
 func TestViewerDoesNotHoldUpTheStarter(t *testing.T) {
 	g := start(t, func(c *config) { c.SlowClient = 10 * testkit.Patience }) // it is not dropped meanwhile
 	c := g.Dial()

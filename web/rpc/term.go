@@ -14,7 +14,7 @@ func termOpen(k *call, q *protocol.TermOpen) (any, bool, error) {
 		c := k.c
 		c.mu.Lock()
 		defer c.mu.Unlock()
-		if err := c.checkStreamsLocked(); err != nil { // before anything is opened
+		if err := c.checkStreamsLocked(); err != nil { // before the terminal is opened
 			return nil, false, err
 		}
 		t, err := c.openTerminalLocked(k.starter(s), q)
@@ -24,7 +24,7 @@ func termOpen(k *call, q *protocol.TermOpen) (any, bool, error) {
 		if err != nil {
 			return nil, false, err
 		}
-		before := c.viewerLocked(t) // a request_key may stand for a terminal that this connection is at already
+		before := c.viewerLocked(t) // a request_key may stand for a terminal to which this connection is attached already
 		return c.followLocked(k, termSource(t), 0, q.OnSlow != "skip", func(sub *subscription) any {
 			sub.viewer = t.AddViewer(pool.AttachRequest{Label: c.viewerLabel(), Control: true, Cols: q.Cols, Rows: q.Rows, Replaces: before, Windowed: sub.windowReader(q.WindowBytes)})
 			sub.credit = newCredit(q.WindowBytes, 0)
@@ -38,7 +38,7 @@ func termOpen(k *call, q *protocol.TermOpen) (any, bool, error) {
 	})
 }
 
-// openTerminalLocked opens a terminal with a place kept free for its stream. Called with mu held, which it gives up meanwhile.
+// openTerminalLocked opens a terminal and reserves a place for its stream meanwhile. mu is held, and released while the terminal opens.
 func (c *conn) openTerminalLocked(in workStarter, q *protocol.TermOpen) (*pool.Terminal, error) {
 	c.reserved++
 	c.mu.Unlock()
@@ -57,7 +57,7 @@ func (k *call) terminal(id string) (*pool.Terminal, error) {
 	return t, err
 }
 
-// viewerLabel is what others at a terminal see of this connection.
+// viewerLabel is how other clients of a terminal see this connection.
 func (c *conn) viewerLabel() pool.Label {
 	l := pool.Label{Subject: c.principal.Subject}
 	if sh := c.grant.Share; sh != nil {
@@ -66,7 +66,7 @@ func (c *conn) viewerLabel() pool.Label {
 	return l
 }
 
-// viewer is what this connection is to a terminal, nil if it is not attached.
+// viewer returns this connection's viewer of a terminal, or nil if it is not attached.
 func (c *conn) viewer(t *pool.Terminal) *pool.Viewer {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -108,8 +108,8 @@ func termResize(k *call, q *protocol.TermResize) (any, bool, error) {
 	return nil, false, t.Resize(v, q.Cols, q.Rows)
 }
 
-// inputViewer is what this connection types as; nil where it is not attached. A guest that is not attached types only where nobody has control:
-// otherwise it could type by leaving what the owner has put it to looking on.
+// inputViewer returns the viewer as which this connection types, or nil if it is not attached. A guest that is not attached may type only while
+// nobody has control; otherwise it could detach to get around an owner that took control.
 func (k *call) inputViewer(t *pool.Terminal) (*pool.Viewer, error) {
 	v := k.c.viewer(t)
 	if v == nil && k.c.grant.Share != nil && t.IsControlled() {
@@ -146,7 +146,7 @@ func termAttach(k *call, q *protocol.TermAttach) (any, bool, error) {
 		}
 		q.Mode = "view"
 	}
-	if q.Mode == "" && t.Session().Owner() != c.principal.Subject { // an admin at somebody else's
+	if q.Mode == "" && t.Session().Owner() != c.principal.Subject { // an admin at another principal's terminal
 		q.Mode = "view"
 	}
 	control := q.Mode != "view"
@@ -200,7 +200,7 @@ func termSnapshot(k *call, q *protocol.TermRef) (any, bool, error) {
 	if err != nil {
 		return nil, false, err
 	}
-	return k.answerLater(func() (any, bool, error) { // the emulator may have a lot to read
+	return k.answerLater(func() (any, bool, error) { // drawing the screen may take long
 		s, err := t.Snapshot(k.c.ctx)
 		return &s, false, err
 	})

@@ -7,24 +7,24 @@ import (
 	"trl/protocol"
 )
 
-// A Trace is the way of one request: what it was, what came of it, and when each part of the way began. Nothing in it is a client's text.
+// A Trace tells when each part of one request began, and its outcome. It has no text of a client.
 type Trace struct {
 	Method        string
 	Outcome       string // ok, or the error's code
 	Session       string
 	Exec          string
-	ReceivedAt    time.Time // it was read
-	QueuedAt      time.Time // exec.run: it queued; zero otherwise
-	StartedAt     time.Time // it had its turn; zero if it never had
-	EndedAt       time.Time // and was over
-	AnswerReadyAt time.Time // the answer was there
-	AnsweredAt    time.Time // and was written
+	ReceivedAt    time.Time // the request was read
+	QueuedAt      time.Time // the command queued; zero unless exec.run
+	StartedAt     time.Time // the command got the turn; zero if it never did
+	EndedAt       time.Time // the command ended
+	AnswerReadyAt time.Time // the answer was ready
+	AnsweredAt    time.Time // the answer was written
 }
 
-// noteTimes is what is told of an exec.run's, once it has ended.
+// noteTimes keeps the times of an exec.run that has ended.
 func (k *call) noteTimes(e *pool.Exec) { k.queued, k.began, k.ended = e.Times() }
 
-// trace tells Config.Trace of a request that has been answered.
+// trace calls Config.Trace for a request that has been answered.
 func (k *call) trace(err error, answering time.Time) {
 	if k.c.srv.config.Trace == nil {
 		return
@@ -37,7 +37,7 @@ func (k *call) trace(err error, answering time.Time) {
 	t.Exec = k.execID
 	k.c.mu.Unlock()
 	if !tracedMethods[t.Method] {
-		t.Method = "unknown" // what a client made up names no span
+		t.Method = "unknown" // a client's text must not name a span
 	}
 	k.c.srv.config.Trace(t)
 }

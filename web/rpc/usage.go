@@ -11,21 +11,22 @@ import (
 	"trl/web/transport"
 )
 
-// What the clients of one principal, and all clients, may make the gateway hold at a time, in bytes where nothing else is said. The guests of a
-// principal's links have as much again. README's single user never meets these: they are for many connections that each stay within their own bounds.
+// Bounds of what the clients of one principal, and all clients, may make the gateway hold, in bytes unless it says otherwise. The guests of a
+// principal's links may use as much again. A single user does not reach these bounds. They exist for many connections that each stay within their own
+// bounds.
 const (
-	principalReading  = 64 << 20 // large messages that are coming in: each counts as the largest that there may be; more wait for others
+	principalReading  = 64 << 20 // large messages that are being read, each counted as the largest possible one; more wait
 	allReading        = 4 * principalReading
-	principalRequests = 64 << 20 // requests that were read and not answered; then RATE_LIMITED
+	principalRequests = 64 << 20 // requests that have been read and not answered; beyond it RATE_LIMITED
 	allRequests       = 4 * principalRequests
-	principalAnswers  = 256 << 20 // output that answers hold until they are written; more wait for others
+	principalAnswers  = 256 << 20 // output that answers hold until they have been written; more wait
 	allAnswers        = 4 * principalAnswers
-	principalStreams  = 4096 // streams that are followed; then LIMIT_EXCEEDED
+	principalStreams  = 4096 // number of streams that are followed; beyond it LIMIT_EXCEEDED
 )
 
-// principalUsage counts what one principal's clients hold.
+// principalUsage counts what the clients of one principal hold.
 type principalUsage struct {
-	conns    int // guarded by clients.mu; the connections that hold it
+	conns    int // guarded by Clients.mu; how many connections use it
 	requests atomic.Int64
 	streams  atomic.Int64
 	reading  *semaphore.Weighted
@@ -36,7 +37,7 @@ func newPrincipalUsage(reading, answers int64) *principalUsage {
 	return &principalUsage{reading: semaphore.NewWeighted(reading), answers: semaphore.NewWeighted(answers)}
 }
 
-// usageOf finds the account of a client; leave gives it back.
+// usageOf returns the usage of the client's principal; leave gives it back.
 func (cs *Clients) usageOf(g *auth.Grant) (a *principalUsage, leave func()) {
 	name := g.Subject
 	if g.Share != nil {
@@ -58,7 +59,7 @@ func (cs *Clients) usageOf(g *auth.Grant) (a *principalUsage, leave func()) {
 	}
 }
 
-// acquire takes n bytes of a principal's share and of all's, in this order, and waits for them until ctx ends.
+// acquire takes n bytes of a principal's share and then of everybody's. It waits for them until ctx ends.
 func acquire(ctx context.Context, own, all *semaphore.Weighted, n int64) (release func(), err error) {
 	if err := own.Acquire(ctx, n); err != nil {
 		return nil, err
@@ -70,7 +71,7 @@ func acquire(ctx context.Context, own, all *semaphore.Weighted, n int64) (releas
 	return func() { all.Release(n); own.Release(n) }, nil
 }
 
-// beginLargeRead waits until a message above KeepBuffer may be read. endLargeRead gives that back.
+// beginLargeRead waits until a message above KeepBuffer may be read. endLargeRead undoes it.
 func (c *conn) beginLargeRead() error {
 	if c.releaseLarge != nil {
 		return nil
@@ -88,7 +89,7 @@ func (c *conn) endLargeRead() {
 	}
 }
 
-// reserveRequest counts the bytes of a request until releaseRequest. What ends or steers work is always taken: it makes room.
+// reserveRequest counts the bytes of a request until releaseRequest. An urgent request is always accepted, because it makes room.
 func (c *conn) reserveRequest(n int64, urgent bool) *protocol.Error {
 	for _, x := range []struct {
 		a    *principalUsage
@@ -111,9 +112,9 @@ func (c *conn) releaseRequest(n int64) {
 	c.srv.totalUsage.requests.Add(-n)
 }
 
-// reserveAnswer waits until an answer may hold n more bytes; they are given back when it has been written.
+// reserveAnswer waits until an answer may hold n more bytes. They are given back when the answer has been written.
 func (k *call) reserveAnswer(n int64) error {
-	if n = min(n, principalAnswers); n <= transport.KeepBuffer { // as much as a message that is encoded whole
+	if n = min(n, principalAnswers); n <= transport.KeepBuffer { // as much as a message that is encoded in one piece
 		return nil
 	}
 	release, err := acquire(k.c.ctx, k.c.usage.answers, k.c.srv.totalUsage.answers, n)
@@ -124,7 +125,7 @@ func (k *call) reserveAnswer(n int64) error {
 	return nil
 }
 
-// reserveStream counts a stream that is followed until it is given back.
+// reserveStream counts a stream that is followed.
 func (c *conn) reserveStream() *protocol.Error {
 	if c.usage.streams.Add(1) > principalStreams {
 		c.usage.streams.Add(-1)

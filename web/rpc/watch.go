@@ -11,8 +11,8 @@ import (
 	"trl/protocol"
 )
 
-// watch sends one client everything that happens in one session: the pool's events in their order, and between exec.started and
-// exec.exit the command's output, from the journal's start.
+// watch sends one client everything that happens in one session: the pool's events in their order, and, between exec.started and exec.exit, the
+// command's output from the beginning.
 type watch struct {
 	c    *conn
 	s    *pool.Session
@@ -21,15 +21,16 @@ type watch struct {
 	stop context.CancelFunc
 	gone chan struct{} // closed when run has ended
 
-	outputs        sync.WaitGroup              // the pumps that the watch started
-	runningAtStart string                      // owned by run; the exec that ran when the watch began
-	outputEnds     map[string]*subscriptionEnd // guarded by conn.mu; by name of the source: what this connection gets or got the output of, until its exit comes
+	outputs        sync.WaitGroup              // pumps that the watch has started
+	runningAtStart string                      // owned by run; id of the exec that ran when the watch began
+	outputEnds     map[string]*subscriptionEnd // guarded by conn.mu; by source.name: sources whose output this connection gets or got, until their exit comes
 }
 
-// maxOutputEnds is how many ended commands are worth remembering: each makes four events, and beyond 1,024 of those the watch starts afresh.
+// maxOutputEnds is how many ended commands the watch remembers. Each makes four events, and after 1,024 events without a reader the watch starts
+// afresh.
 const maxOutputEnds = 256
 
-// noteLocked remembers that somebody sends the output and the exit of what has this name, so that the watch will not. Called with conn.mu held.
+// noteLocked records that another subscription sends the output and the exit of this source, so that the watch does not. conn.mu is held.
 func (w *watch) noteLocked(name string, f *subscriptionEnd) {
 	if len(w.outputEnds) >= maxOutputEnds {
 		for id, f := range w.outputEnds {
@@ -43,7 +44,7 @@ func (w *watch) noteLocked(name string, f *subscriptionEnd) {
 	w.outputEnds[name] = f
 }
 
-// watch subscribes the connection to s and answers k. Watching twice is watching once.
+// watch subscribes the connection to s and answers k. A second watch of a session has no further effect.
 func (c *conn) watch(k *call, s *pool.Session) (any, bool, error) {
 	info := s.Info()
 	if info.State == "TERMINATED" {
@@ -55,7 +56,7 @@ func (c *conn) watch(k *call, s *pool.Session) (any, bool, error) {
 		if before.ctx.Err() == nil {
 			return &info, false, nil
 		}
-		return k.answerLater(func() (any, bool, error) { // it is ending: session.unwatch came just before
+		return k.answerLater(func() (any, bool, error) { // the watch is ending, after a session.unwatch
 			select {
 			case <-before.gone:
 			case <-c.ctx.Done():
@@ -86,7 +87,7 @@ func (c *conn) watch(k *call, s *pool.Session) (any, bool, error) {
 	return nil, true, nil
 }
 
-// attach subscribes to the session's events and returns the command that runs, whose start is not among them.
+// attach subscribes to the session's events. It returns the running command, whose start is not among the events.
 func (w *watch) attach() (current *pool.Exec) {
 	for {
 		current = w.s.Current()
@@ -94,11 +95,11 @@ func (w *watch) attach() (current *pool.Exec) {
 		if w.s.Current() == current {
 			return current
 		}
-		w.w.Close() // a command began or ended meanwhile: its start may be among the events, or not
+		w.w.Close() // a command began or ended meanwhile, so its start may or may not be among the events
 	}
 }
 
-// leave takes the watch away, once its pumps have ended.
+// leave removes the watch when its pumps have ended.
 func (w *watch) leave() {
 	w.w.Close()
 	w.stop()
@@ -121,18 +122,18 @@ func (w *watch) run(current *pool.Exec) {
 		switch {
 		case err == nil:
 			there = w.forwardEvent(ev)
-		case errors.Is(err, events.ErrOverflow): // whole commands passed while the client took nothing: go on with what is now
+		case errors.Is(err, events.ErrOverflow): // whole commands passed while the client read nothing: go on with the present state
 			w.w.Close()
 			current = w.attach()
 			state := w.s.Summary().State
 			there = c.sendEvent("session.state", &protocol.SessionState{SessionID: w.s.ID(), From: state, To: state, At: time.Now()})
 		default:
-			there = false // io.EOF after session.state TERMINATED, or stop
+			there = false // io.EOF after session.state TERMINATED, or stop was called
 		}
 	}
 }
 
-// forwardEvent sends one event, in its place between pieces of output, and reports whether the client is still there.
+// forwardEvent sends one event at its place in the output. It reports whether the client is still there.
 func (w *watch) forwardEvent(ev protocol.Event) bool {
 	switch data := ev.Data.(type) {
 	case protocol.ExecStarted:
@@ -166,14 +167,14 @@ func (w *watch) forwardEvent(ev protocol.Event) bool {
 	return w.c.sendEvent(ev.Name, ev.Data)
 }
 
-// followsStream reports whether the connection follows a stream, and so is told what happens beside it.
+// followsStream reports whether the connection follows a stream, whose pump then sends the events of that stream.
 func (c *conn) followsStream(stream string) bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	return c.subs[stream] != nil
 }
 
-// follow sends a command's output and exit, unless the connection gets them already or got them.
+// follow sends a command's output and exit, unless the connection gets or got them by another subscription.
 func (w *watch) follow(e *pool.Exec) {
 	c := w.c
 	src := execSource(e)
@@ -195,7 +196,7 @@ func (w *watch) follow(e *pool.Exec) {
 		c.containPanic("session.watch", func() {
 			defer c.unsubscribe(sub)
 			defer context.AfterFunc(w.ctx, sub.stop)()
-			if c.binary { // nobody asked for this stream, so no answer has its number
+			if c.binary { // no request opened this stream, so no answer has its number
 				c.sendEvent("stream.started", &protocol.StreamStarted{StreamID: src.stream, StreamNo: sub.number, ExecID: src.exec})
 			}
 			c.pump(sub)
@@ -203,8 +204,8 @@ func (w *watch) follow(e *pool.Exec) {
 	})
 }
 
-// awaitOutput returns when the output of what has this name has been sent, and reports whether its exit has been too: whoever sends the one sends the
-// other.
+// awaitOutput returns when the output of this source has been sent, and reports whether its exit has been sent, too. The same subscription sends
+// both.
 func (w *watch) awaitOutput(name string) bool {
 	c := w.c
 	c.mu.Lock()
@@ -221,7 +222,7 @@ func (w *watch) awaitOutput(name string) bool {
 			return true
 		}
 		c.mu.Lock()
-		f = f.next // another attach took over
+		f = f.next // another subscription has replaced this one
 		c.mu.Unlock()
 	}
 	return false
