@@ -108,20 +108,25 @@ func (g *Group) NewScope() (*Scope, error) {
 // Number tells the scope from the others of its group, also from those before it.
 func (c *Scope) Number() int { return c.number }
 
-// SignalSome sends sig to those of pids that are in the scope. One look at it for all of them: who has 600 children to tell
-// must not look at each of them 600 times.
+// SignalSome sends sig to those of pids that are in the scope.
 func (c *Scope) SignalSome(sig syscall.Signal, pids ...int) {
-	if c.dir == "" {
-		c.group.walk(func(p procfs.Process, of *Scope) {
-			if of == c && slices.Contains(pids, p.Pid) {
-				procfs.SignalIf(p.Pid, sig, p.IsStill)
-			}
-		})
+	if c.dir != "" {
+		for _, pid := range pids {
+			procfs.SignalIf(pid, sig, c.contains)
+		}
 		return
 	}
-	for _, pid := range pids {
-		procfs.SignalIf(pid, sig, c.contains)
+	// The mark is asked first, because a walk can miss a process whose parent is just ending. One walk serves all others.
+	marked := func(pid int) bool { of, _ := c.group.host.scopeOf(pid); return of == c }
+	pids = slices.DeleteFunc(slices.Clone(pids), func(pid int) bool { return procfs.SignalIf(pid, sig, marked) })
+	if len(pids) == 0 {
+		return
 	}
+	c.group.walk(func(p procfs.Process, of *Scope) {
+		if of == c && slices.Contains(pids, p.Pid) {
+			procfs.SignalIf(p.Pid, sig, p.IsStill)
+		}
+	})
 }
 
 // AddForkedCopy is Adopt for what a shell of the group's forked: not our child, so its number is only good while a gate holds it. The
