@@ -362,7 +362,7 @@ func (a *Adoption) Shell(c ShellConfig, r SavedShell) (*Shell, error) {
 	if s.p.script < 0 || s.p.ctlR < 0 || s.p.ctlW < 0 || s.p.text < 0 {
 		return nil, ErrShellGone
 	}
-	if heldElsewhere(s.group) {
+	if s.group.HeldElsewhere() {
 		descriptor.Close(&s.p.ctlW)
 	}
 	return s, nil

@@ -81,6 +81,8 @@ func (g localGroup) MakeChannels(kinds []ChannelKind, also ...int) ([]Channel, [
 // Hold: the caller's own descriptors are found in Dir as long as it keeps them open.
 func (g localGroup) Hold(fds ...int) ([]int, error) { return fds, nil }
 
+func (g localGroup) HeldElsewhere() bool { return false }
+
 func (g localGroup) Drop(numbers ...int) { g.Unlink(numbers...) }
 
 // Nobody closes a descriptor that is held here.

@@ -71,6 +71,8 @@ type KeptGroup interface {
 	// own descriptor. Neither waits, and what fails is not told.
 	WriteHeld(number int, p []byte, at int64)
 	PunchHeld(number int, from, to int64)
+	// HeldElsewhere tells whether another process holds what is held: what the shells open need not be open here.
+	HeldElsewhere() bool
 	// Enterable says whether the session's shells may enter a directory. It waits for a bounded time, so nobody calls it who
 	// has the shell's turn.
 	Enterable(dir string) error

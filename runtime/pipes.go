@@ -146,7 +146,7 @@ func newOutputPipes(group KeptGroup, of *streamLogs, inherited bool) (*outputPip
 	}
 	l.heldNumbers, l.log.held = []int{pipes[0].HeldR, pipes[1].HeldR, pipes[0].HeldW, pipes[1].HeldW}, heldFiles(held, fds[:]...)
 	l.files = heldFiles(l.heldNumbers, l.r[0], l.r[1], l.w[0], l.w[1])
-	if heldElsewhere(group) && !inherited {
+	if group.HeldElsewhere() && !inherited {
 		descriptor.Close(&l.w[0])
 		descriptor.Close(&l.w[1])
 	}
@@ -300,15 +300,9 @@ func archiveKey(log []HeldFile, s journal.Span) sessionlog.Key {
 // CloseLogs closes what the gateway has open for a session that has ended and been written down: from then on, the keeper has
 // one file for all that is kept of it.
 func (s *Shell) CloseLogs() {
-	if group := s.currentGroup(); heldElsewhere(group) && s.streamLogs.sessionLog != nil {
+	if group := s.currentGroup(); group != nil && group.HeldElsewhere() && s.streamLogs.sessionLog != nil {
 		s.streamLogs.sessionLog.CloseLocal(heldFile{group, s.streamLogs.sessionLogNumber})
 	}
-}
-
-// heldElsewhere says that what is held is held by another process: what shells open, need not be open here.
-func heldElsewhere(group KeptGroup) bool {
-	_, here := group.(localGroup)
-	return group != nil && !here
 }
 
 // heldFile writes to a file that only the keeper has open.

@@ -112,7 +112,7 @@ func (p *shellProc) setChannels(group KeptGroup, made []Channel, script int) {
 	p.ctlR, p.ctlW, p.text = made[0].R, made[0].W, made[1].W
 	_, _ = unix.FcntlInt(uintptr(p.text), unix.F_SETFL, unix.O_NOATIME) // for took: the shell opens it anew
 	p.held = []int{script, made[0].HeldR, made[0].HeldW, made[1].HeldW}
-	if heldElsewhere(group) {
+	if group.HeldElsewhere() {
 		descriptor.Close(&p.ctlW)
 	}
 }

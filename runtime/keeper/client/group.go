@@ -64,6 +64,8 @@ func (g *group) Dir() string {
 
 func (g *group) UsesFIFOs() bool { return g.client.state.FIFODir != "" }
 
+func (g *group) HeldElsewhere() bool { return true }
+
 func (g *group) MakeChannels(kinds []runtime.ChannelKind, also ...int) (made []runtime.Channel, numbers []int, err error) {
 	if !g.UsesFIFOs() {
 		return runtime.MakeAnonymousChannels(g, kinds, also...)
