@@ -7,19 +7,19 @@ import (
 	"trl/internal/testkit"
 	"trl/pool/recording"
 	"trl/protocol"
-	"trl/runtime"
 	"trl/runtime/journal"
+	"trl/runtime/shell"
 )
 
 // What the pool adds to a command: the same shell, with and without it.
 func BenchmarkExec(b *testing.B) {
 	r := newRig(b, Config{})
-	for _, shell := range []string{"/bin/sh", "/bin/bash"} {
-		s, err := r.Create(b.Context(), me, &protocol.SessionCreate{Shell: shell})
+	for _, path := range []string{"/bin/sh", "/bin/bash"} {
+		s, err := r.Create(b.Context(), me, &protocol.SessionCreate{Shell: path})
 		if err != nil {
 			b.Fatal(err)
 		}
-		b.Run(shell[5:]+"/pool", func(b *testing.B) {
+		b.Run(path[5:]+"/pool", func(b *testing.B) {
 			b.ReportAllocs()
 			for b.Loop() {
 				e, err := s.Exec(&protocol.Exec{Command: ":"})
@@ -30,10 +30,10 @@ func BenchmarkExec(b *testing.B) {
 				_ = e.Result(false)
 			}
 		})
-		b.Run(shell[5:]+"/shell", func(b *testing.B) {
+		b.Run(path[5:]+"/shell", func(b *testing.B) {
 			b.ReportAllocs()
 			for b.Loop() {
-				c := runtime.NewCommand(":")
+				c := shell.NewCommand(":")
 				c.Journal = journal.New(1 << 20)
 				if o := s.shell.Run(c); o.Err != nil {
 					b.Fatal(o)

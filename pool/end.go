@@ -10,7 +10,7 @@ import (
 	"trl/pool/entry"
 	"trl/pool/shells"
 	"trl/protocol"
-	"trl/runtime"
+	"trl/runtime/shell"
 	"trl/statemachine"
 )
 
@@ -138,7 +138,7 @@ func (s *Session) openFailed(err error) {
 }
 
 // runningCommandLocked is nil when there is none. s.mu is held.
-func (s *Session) runningCommandLocked() *runtime.Command {
+func (s *Session) runningCommandLocked() *shell.Command {
 	if s.running == nil {
 		return nil
 	}

@@ -15,7 +15,7 @@ import (
 	"trl/pool/requestkey"
 	"trl/pool/shells"
 	"trl/protocol"
-	"trl/runtime"
+	"trl/runtime/shell"
 )
 
 // defaultOutput is max_output_bytes of a request that names none (PROTOCOL.md §4).
@@ -38,13 +38,13 @@ type Exec struct {
 	queuedAt time.Time
 
 	// what the session log has
-	accepted bool                // it has the request; written by the runner, or under session.mu
-	stdin    []runtime.HeldFile  // what the keeper calls its stdin; set once before it is accepted
-	pipes    *runtime.SavedPipes // where its output flows; owned by the runner, set once when it begins
-	begun    *entry.Begun        // as written last; owned by the runner, nil when it does not run
-	cancel   *entry.Cancel       // guarded by session.mu; as written last; nil: none
+	accepted bool              // it has the request; written by the runner, or under session.mu
+	stdin    []shell.HeldFile  // what the keeper calls its stdin; set once before it is accepted
+	pipes    *shell.SavedPipes // where its output flows; owned by the runner, set once when it begins
+	begun    *entry.Begun      // as written last; owned by the runner, nil when it does not run
+	cancel   *entry.Cancel     // guarded by session.mu; as written last; nil: none
 
-	command *runtime.Command // guarded by session.mu; nil once ended
+	command *shell.Command // guarded by session.mu; nil once ended
 
 	// set before done is closed, read after
 	exit        protocol.ExecExit
@@ -136,7 +136,7 @@ func (s *Session) makeStdin(e *Exec) error {
 }
 
 // makeStdin is called with s.mu held where the shell came after e: nobody may have it accepted meanwhile.
-func (e *Exec) makeStdin(shell *runtime.Shell) (err error) {
+func (e *Exec) makeStdin(shell *shell.Shell) (err error) {
 	if shell == nil || e.stdin != nil {
 		return nil
 	}
@@ -168,7 +168,7 @@ func (s *Session) newExec(q *protocol.Exec, asks request) (*Exec, error) {
 		work: s.newWork('x', q.Command, r.RingBytes, asks), clean: q.Clean,
 		output:  answer.New(defaultOutput),
 		timeout: s.settings.Load().timeout, grace: graceInForce(q.KillGrace),
-		command:  runtime.NewCommand(q.Command),
+		command:  shell.NewCommand(q.Command),
 		queuedAt: time.Now(),
 	}
 	if asks.by != nil {
@@ -221,7 +221,7 @@ func (e *Exec) keepText() {
 }
 
 // setOutcome turns the outcome of a run into what a client gets. s.mu is held.
-func (e *Exec) setOutcome(out runtime.Outcome, now time.Time, ending bool) {
+func (e *Exec) setOutcome(out shell.Outcome, now time.Time, ending bool) {
 	unrun := out.Err != nil && out.Code < 0
 	if unrun {
 		e.journal.Close()
@@ -233,7 +233,7 @@ func (e *Exec) setOutcome(out runtime.Outcome, now time.Time, ending bool) {
 	x.ShellRestored, x.StateLost = out.Restored, out.Lost
 	if r := e.session.revived; r != nil && !unrun { // the first one to have a result since
 		e.session.revived = nil
-		x.ShellRestored, x.StateLost = true, runtime.Union(r.Lost, out.Lost)
+		x.ShellRestored, x.StateLost = true, shell.Union(r.Lost, out.Lost)
 	}
 	e.shellDied = out.Died
 	x.KillFailed, x.Background = out.KillFailed, out.Background
@@ -249,7 +249,7 @@ func (e *Exec) setOutcome(out runtime.Outcome, now time.Time, ending bool) {
 		e.cancelledLocked(syscall.SIGTERM)
 	case unrun:
 		e.failLocked(shells.CommandFault(out.Err))
-	case errors.Is(out.Err, runtime.ErrUnknownEnd) || out.Err != nil && !errors.Is(out.Err, runtime.ErrShellGone): // that one is about what follows the command
+	case errors.Is(out.Err, shell.ErrUnknownEnd) || out.Err != nil && !errors.Is(out.Err, shell.ErrShellGone): // that one is about what follows the command
 		if s := e.session; s.pool.base.Keeper.Gone() {
 			x.Error = shells.KeeperGone(out.Err)
 			break
@@ -398,7 +398,7 @@ func (e *Exec) Input(p []byte, eof bool) error {
 	s.touchLocked(time.Now())
 	s.mu.Unlock()
 	if c == nil {
-		return inputFault(runtime.ErrStdinClosed)
+		return inputFault(shell.ErrStdinClosed)
 	}
 	return inputFault(c.Input(p, eof))
 }
@@ -407,9 +407,9 @@ func inputFault(err error) error {
 	switch {
 	case err == nil:
 		return nil
-	case errors.Is(err, runtime.ErrStdinClosed):
+	case errors.Is(err, shell.ErrStdinClosed):
 		return protocol.Errorf(protocol.StdinClosed, "stdin is closed")
-	case errors.Is(err, runtime.ErrStdinFull):
+	case errors.Is(err, shell.ErrStdinFull):
 		return protocol.Errorf(protocol.LimitExceeded, "stdin is not being read").With("limit", "stdin")
 	}
 	return err
@@ -442,7 +442,7 @@ func (e *Exec) Cancel(grace *time.Duration) (done <-chan struct{}, was bool) {
 
 // Signal sends one signal. What came of it can be read from told, which is nil where there is nothing to wait for: the command has
 // ended, or waited, and is withdrawn.
-func (e *Exec) Signal(sig syscall.Signal) (told <-chan runtime.SignalResult, withdrawn bool) {
+func (e *Exec) Signal(sig syscall.Signal) (told <-chan shell.SignalResult, withdrawn bool) {
 	waited, c := e.takeFromQueue()
 	switch {
 	case waited:
@@ -455,7 +455,7 @@ func (e *Exec) Signal(sig syscall.Signal) (told <-chan runtime.SignalResult, wit
 }
 
 // takeFromQueue takes the command out of the queue, or returns it if it runs; nil if it does neither.
-func (e *Exec) takeFromQueue() (waited bool, running *runtime.Command) {
+func (e *Exec) takeFromQueue() (waited bool, running *shell.Command) {
 	s := e.session
 	s.mu.Lock()
 	defer s.mu.Unlock()

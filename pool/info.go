@@ -10,8 +10,8 @@ import (
 	"trl/metrics"
 	"trl/pool/events"
 	"trl/protocol"
-	"trl/runtime"
 	"trl/runtime/procfs"
+	"trl/runtime/shell"
 )
 
 // facts are what only the operating system knows. They are asked for without a lock.
@@ -121,7 +121,7 @@ func (s *Session) BackgroundCommands(pids []int) []protocol.BackgroundEntry {
 	if len(pids) == 0 {
 		return nil
 	}
-	commands, err := runtime.Ask(runtime.Question{Who: s.id, Op: "read", Path: "cmdline"}, func() (all []protocol.BackgroundEntry, _ error) {
+	commands, err := shell.Ask(shell.Question{Who: s.id, Op: "read", Path: "cmdline"}, func() (all []protocol.BackgroundEntry, _ error) {
 		for _, pid := range pids[:min(len(pids), maxCommandLines)] {
 			if line := procfs.CommandLine(pid, maxCommandLine); line != "" {
 				all = append(all, protocol.BackgroundEntry{Pid: pid, Command: line})

@@ -13,7 +13,7 @@ import (
 	"trl/internal/testkit"
 	"trl/metrics"
 	"trl/protocol"
-	"trl/runtime"
+	"trl/runtime/host"
 )
 
 func TestMain(m *testing.M) { testkit.Main(m) }
@@ -27,7 +27,7 @@ const me = "tester" // the principal
 type rig struct {
 	*Pool
 	t    testing.TB
-	host *runtime.Host
+	host *host.Host
 }
 
 func newRig(t testing.TB, c Config) *rig {
@@ -43,11 +43,11 @@ func newRigIn(t testing.TB, c Config, isolation string) *rig {
 	}
 	c.BaseEnv = append([]string{"PATH=" + os.Getenv("PATH"), "HOME=/", "LANG=C.UTF-8", "TERM=dumb"}, c.BaseEnv...)
 	m := metrics.New(prometheus.NewRegistry())
-	host, err := runtime.NewHost(runtime.Config{Isolation: isolation, Metrics: m, Log: zerolog.Nop()})
+	h, err := host.NewHost(host.Config{Isolation: isolation, Metrics: m, Log: zerolog.Nop()})
 	if err != nil {
 		t.Fatal(err)
 	}
-	p := New(c, runtime.Local(host), m, zerolog.Nop())
+	p := New(c, host.Local(h), m, zerolog.Nop())
 	p.Start()
 	t.Cleanup(func() {
 		ctx, cancel := context.WithTimeout(context.Background(), generous)
@@ -55,11 +55,11 @@ func newRigIn(t testing.TB, c Config, isolation string) *rig {
 		if err := p.Close(ctx); err != nil {
 			t.Error(err)
 		}
-		if err := host.Close(); err != nil {
+		if err := h.Close(); err != nil {
 			t.Error(err)
 		}
 	})
-	return &rig{p, t, host}
+	return &rig{p, t, h}
 }
 
 // eachShell runs f with both shells that the acceptance list asks for.

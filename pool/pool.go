@@ -32,7 +32,8 @@ import (
 	"trl/pool/shells"
 	"trl/pool/warm"
 	"trl/protocol"
-	"trl/runtime"
+	"trl/runtime/own"
+	"trl/runtime/shell"
 )
 
 const (
@@ -54,7 +55,7 @@ func errShutdown() error { return protocol.Errorf(protocol.ShuttingDown, "server
 // Pool is every session of one server.
 type Pool struct {
 	config        atomic.Pointer[effectiveConfig]
-	base          *runtime.Base
+	base          *shell.Base
 	metrics       *metrics.Metrics
 	execSeries    map[string]outcomeSeries // by outcome; never written after New
 	log           zerolog.Logger
@@ -103,13 +104,13 @@ type outcomeSeries struct {
 }
 
 // New makes a pool of no sessions; Start starts it.
-func New(c Config, k runtime.Keeper, m *metrics.Metrics, log zerolog.Logger) *Pool {
+func New(c Config, k own.Keeper, m *metrics.Metrics, log zerolog.Logger) *Pool {
 	valueOr(&c.KeptOutput, maxKeptOutput)
 	valueOr(&c.MaxRetained, maxRetained)
 	valueOr(&c.MaxRetainedBytesOfPrincipal, maxRetainedOf)
 	valueOr(&c.MaxRetainedBytes, maxRetainedBytes)
 	p := &Pool{
-		base: &runtime.Base{Keeper: k, Metrics: m, Log: log}, metrics: m, log: log,
+		base: &shell.Base{Keeper: k, Metrics: m, Log: log}, metrics: m, log: log,
 		execSeries: map[string]outcomeSeries{},
 		epoch:      ids.EpochMark(c.Epoch),
 		started:    time.Now(),
@@ -127,7 +128,7 @@ func New(c Config, k runtime.Keeper, m *metrics.Metrics, log zerolog.Logger) *Po
 	metrics.AtZero(m.SessionsCreated, "ok")
 	metrics.AtZero(m.SessionsCreated, protocol.CodesOf("session.create")...)
 	metrics.AtZero(m.SessionsEnded, protocol.Reasons...)
-	metrics.AtZero(m.ShellRestores, runtime.RestoreCauses...)
+	metrics.AtZero(m.ShellRestores, shell.RestoreCauses...)
 	p.config.Store(newEffectiveConfig(c))
 	p.requestKeys.SetMaxOfAll(c.MaxKeysOfAll)
 	p.requestKeys.SetMax(p.config.Load().MaxKeys)

@@ -19,7 +19,8 @@ import (
 	"trl/metrics"
 	"trl/pool/ids"
 	"trl/protocol"
-	"trl/runtime"
+	"trl/runtime/host"
+	"trl/runtime/own"
 )
 
 // K7: another principal's ids answer like ids that do not exist. I4: those of an earlier epoch are lost.
@@ -536,17 +537,17 @@ func wantTerminated(t *testing.T, err error) {
 
 // full has room for a number of shells.
 type full struct {
-	runtime.Keeper
+	own.Keeper
 	pool *Pool // set before Start
 	room int
 }
 
-func (f *full) StartSession(id string, w runtime.StartRequest) (runtime.StartedSession, error) {
+func (f *full) StartSession(id string, w own.StartRequest) (own.StartedSession, error) {
 	f.pool.mu.RLock()
 	live := f.pool.live // the one that asks among them
 	f.pool.mu.RUnlock()
 	if len(f.pool.warm.Ready())+live > f.room {
-		return runtime.StartedSession{}, unix.EMFILE
+		return own.StartedSession{}, unix.EMFILE
 	}
 	return f.Keeper.StartSession(id, w)
 }
@@ -554,12 +555,12 @@ func (f *full) StartSession(id string, w runtime.StartRequest) (runtime.StartedS
 func TestWarmShellsMakeRoom(t *testing.T) {
 	testkit.StartsProcesses(t)
 	m := metrics.New(prometheus.NewRegistry())
-	host, err := runtime.NewHost(runtime.Config{Isolation: "none", Metrics: m, Log: zerolog.Nop()})
+	h, err := host.NewHost(host.Config{Isolation: "none", Metrics: m, Log: zerolog.Nop()})
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer host.Close()
-	k := &full{Keeper: runtime.Local(host), room: 2}
+	defer h.Close()
+	k := &full{Keeper: host.Local(h), room: 2}
 	p := New(Config{WarmShells: 2, DefaultShell: "/bin/sh", Shells: []string{"/bin/sh", "/bin/bash"}, BaseEnv: []string{"PATH=" + os.Getenv("PATH")}}, k, m, zerolog.Nop())
 	k.pool = p
 	p.Start()

@@ -13,7 +13,7 @@ import (
 	"trl/pool/shells"
 	"trl/pool/waitfor"
 	"trl/protocol"
-	"trl/runtime"
+	"trl/runtime/shell"
 )
 
 const (
@@ -24,9 +24,9 @@ const (
 // Process is one background command: running or ended.
 type Process struct {
 	child
-	name    string           // set once
-	timeout time.Duration    // set once; 0: none
-	process *runtime.Process // set once, when it starts
+	name    string         // set once
+	timeout time.Duration  // set once; 0: none
+	process *shell.Process // set once, when it starts
 
 	waitCount atomic.Int32 // process.wait under way
 	timedOut  bool         // set by watch; it was ended for its timeout
@@ -64,7 +64,7 @@ func (s *Session) beginProcess(ctx context.Context, q *protocol.ProcessStart, r 
 	}
 	p.startedAt = time.Now()
 	p.beganAt = p.startedAt
-	process, err := s.shell.PrepareProcess(runtime.ProcessSpec{
+	process, err := s.shell.PrepareProcess(shell.ProcessSpec{
 		Text: q.Command, Dir: q.WorkingDir, Env: shells.WithoutID(q.Env), OpenStdin: q.Stdin == "open", Journal: p.journal,
 	})
 	if err != nil {

@@ -16,7 +16,8 @@ import (
 	"trl/pool/restoring"
 	"trl/pool/share"
 	"trl/protocol"
-	"trl/runtime"
+	"trl/runtime/own"
+	"trl/runtime/shell"
 	"trl/statemachine"
 )
 
@@ -26,10 +27,10 @@ func (p *Pool) awaitRecovered(id string) error { return p.recovery.Load().Await(
 // Recover begins to restore the sessions of a gateway that died. It is called before Start, and before any request. What no client was told of
 // (warm shells, and sessions that were being made) ends. The pool answers meanwhile: a request for a session waits for that one, and a request
 // for something that any session may have waits for all. Recovered waits for the end.
-func (p *Pool) Recover(from []runtime.HeldSession) {
+func (p *Pool) Recover(from []own.HeldSession) {
 	p.recordings.Load()
 	var ids []string
-	todo := make(chan runtime.HeldSession, len(from))
+	todo := make(chan own.HeldSession, len(from))
 	for _, in := range from {
 		ids = append(ids, in.ID)
 		todo <- in
@@ -67,7 +68,7 @@ func (p *Pool) Recovered() {
 	}
 }
 
-func (p *Pool) recoverSession(in runtime.HeldSession) {
+func (p *Pool) recoverSession(in own.HeldSession) {
 	a := p.base.Adopt(in)
 	err := p.recoverAdopted(a, in.ID)
 	if err == nil {
@@ -90,7 +91,7 @@ const lostConnIdle = time.Minute
 
 var errNobodys = errors.New("nobody's")
 
-func (p *Pool) recoverAdopted(a *runtime.Adoption, id string) (err error) {
+func (p *Pool) recoverAdopted(a *shell.Adoption, id string) (err error) {
 	defer func() { // whatever is written there, it is this session's misfortune alone
 		if fault := recover(); fault != nil {
 			err = fmt.Errorf("panic: %v\n%s", fault, debug.Stack())
@@ -110,7 +111,7 @@ func (p *Pool) recoverAdopted(a *runtime.Adoption, id string) (err error) {
 }
 
 // revive makes the session anew from what is remembered.
-func (p *Pool) revive(a *runtime.Adoption, m *recovered) error {
+func (p *Pool) revive(a *shell.Adoption, m *recovered) error {
 	q := m.Session
 	s := newSession(p, m.id, q.Owner, q.Name, sessionSpec{
 		shell: q.Shell, dir: q.Dir, env: q.Env, settings: sessionSettings{q.Labels, time.Duration(q.Timeout), time.Duration(q.Idle)}, restore: q.Restore, endsWithConn: q.EndsWithConn, limits: q.Limits, record: recording.ParseSet(q.Record),
@@ -119,7 +120,7 @@ func (p *Pool) revive(a *runtime.Adoption, m *recovered) error {
 	s.dir, s.revived = cmp.Or(m.Dir, s.dir), m.Revived
 	s.savedShell.Store(m.Shell)
 	m.ReserveLogs(a)
-	config := runtime.ShellConfig{ID: m.id, Path: q.Shell, Restore: q.Restore, Limits: q.Limits}
+	config := shell.ShellConfig{ID: m.id, Path: q.Shell, Restore: q.Restore, Limits: q.Limits}
 	var err error
 	switch {
 	case m.Over != nil || m.Ending != nil && !a.IsComplete(*m.Shell): // the latter's end had come further than was written: what is left ends below
@@ -158,7 +159,7 @@ func (p *Pool) revive(a *runtime.Adoption, m *recovered) error {
 }
 
 // resume lets a session that is whole again go on where it was.
-func (s *Session) resume(a *runtime.Adoption, m *recovered, running *Exec) {
+func (s *Session) resume(a *shell.Adoption, m *recovered, running *Exec) {
 	s.shell.SetEntryWriter(entryWriter{s})
 	s.cancelGuestCommands() // a link's end may be written down, and not what it brought about
 	s.mu.Lock()

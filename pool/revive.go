@@ -13,8 +13,9 @@ import (
 	"trl/pool/recording"
 	"trl/pool/requestkey"
 	"trl/protocol"
-	"trl/runtime"
 	"trl/runtime/journal"
+	"trl/runtime/own"
+	"trl/runtime/shell"
 )
 
 // recovered is a session that is being restored.
@@ -29,15 +30,15 @@ type revivable interface {
 	// restoreEnd takes from the log how it ended. Its output has not been replayed.
 	restoreEnd(*entry.LoggedWork)
 	// reviveEnded goes on with what may follow the end, and gives what is retained. Its output has been replayed.
-	reviveEnded(*runtime.Adoption, *entry.LoggedWork) endedWork
+	reviveEnded(*shell.Adoption, *entry.LoggedWork) endedWork
 	// reviveLive goes on with what runs or waits. Its output has been replayed. Of a process or a terminal it fails with ErrShellGone
 	// where that was killed with its session, and the last gateway did not come to write that down.
-	reviveLive(*runtime.Adoption, *entry.LoggedWork, *recovered) error
+	reviveLive(*shell.Adoption, *entry.LoggedWork, *recovered) error
 }
 
 // reviveWork makes anew all that the session did, and retains what has ended in the order of the ends. running is the command that its
 // shell is at; nil: none.
-func (s *Session) reviveWork(a *runtime.Adoption, m *recovered) (running *Exec, err error) {
+func (s *Session) reviveWork(a *shell.Adoption, m *recovered) (running *Exec, err error) {
 	var ended []endedWork
 	for _, x := range m.Ended {
 		s.reviveEndedExec(a, x)
@@ -78,7 +79,7 @@ func (s *Session) reviveWork(a *runtime.Adoption, m *recovered) (running *Exec, 
 }
 
 // revive restores one exec, process or terminal. ended is nil if it has not ended.
-func (s *Session) revive(a *runtime.Adoption, x *entry.LoggedWork, m *recovered) (made revivable, ended endedWork, err error) {
+func (s *Session) revive(a *shell.Adoption, x *entry.LoggedWork, m *recovered) (made revivable, ended endedWork, err error) {
 	made, w := s.make(x)
 	if x.HasEnded() {
 		made.restoreEnd(x)
@@ -93,7 +94,7 @@ func (s *Session) revive(a *runtime.Adoption, x *entry.LoggedWork, m *recovered)
 		if err == nil {
 			err = made.reviveLive(a, x, m)
 		}
-		if x.Kind() == 'x' || !errors.Is(err, runtime.ErrShellGone) {
+		if x.Kind() == 'x' || !errors.Is(err, shell.ErrShellGone) {
 			return made, nil, err
 		}
 		setKilled(x, w)
@@ -178,7 +179,7 @@ func reviveExec(w work, x *entry.LoggedWork) *Exec {
 		work: w, clean: q.Clean, output: answer.New(q.Most), timeout: time.Duration(q.Timeout), grace: time.Duration(q.Grace),
 		queuedAt: q.Queued, stdin: q.Stdin, accepted: true, guest: q.Guest,
 	}
-	c := runtime.NewCommand(q.Text)
+	c := shell.NewCommand(q.Text)
 	c.Env, c.Dir, c.OpenStdin, c.Journal = q.Env, q.Dir, q.OpenStdin, e.journal
 	c.Timeout, c.NoOutput, c.Grace = e.timeout, time.Duration(q.NoOutput), e.grace
 	e.command = c
@@ -203,21 +204,21 @@ func (e *Exec) restoreEnd(x *entry.LoggedWork) {
 	e.output.EndAt(d.Exit.StdoutBytes, d.Exit.StderrBytes)
 }
 
-func (e *Exec) reviveEnded(a *runtime.Adoption, _ *entry.LoggedWork) endedWork {
+func (e *Exec) reviveEnded(a *shell.Adoption, _ *entry.LoggedWork) endedWork {
 	e.readOn(a)
 	e.output.Release()
 	return e.session.keepEndedLocked(e)
 }
 
 // readOn goes on with what may follow a command's end: its recording, and what jobs write.
-func (e *Exec) readOn(a *runtime.Adoption) {
+func (e *Exec) readOn(a *shell.Adoption) {
 	e.reviveRecording(e.recordingSource, e.exit.ExitCode)
 	if !e.journal.Closed() {
 		a.ReadOn(e.journal, e.pipes)
 	}
 }
 
-func (e *Exec) reviveLive(a *runtime.Adoption, x *entry.LoggedWork, _ *recovered) error {
+func (e *Exec) reviveLive(a *shell.Adoption, x *entry.LoggedWork, _ *recovered) error {
 	e.session.execs[e.ID()] = e
 	if x.Begun == nil {
 		if len(e.stdin) > 0 {
@@ -242,7 +243,7 @@ func (e *Exec) reviveLive(a *runtime.Adoption, x *entry.LoggedWork, _ *recovered
 const minGraceOfNext = time.Second
 
 // reviveEndedExec restores a command that has one binary entry, with what is kept of its output.
-func (s *Session) reviveEndedExec(a *runtime.Adoption, logged *entry.LoggedEnd) {
+func (s *Session) reviveEndedExec(a *shell.Adoption, logged *entry.LoggedEnd) {
 	x := &endedExec{EndedExec: *logged.EndedExec, session: s}
 	if x.Request != nil {
 		s.pool.requestKeys.Restore(s.owner, x.Request, x, x.endTime())
@@ -270,10 +271,10 @@ func (s *Session) reviveEndedExec(a *runtime.Adoption, logged *entry.LoggedEnd) 
 
 func (p *Process) restoreEnd(x *entry.LoggedWork) {
 	d := x.Exited
-	p.exit, p.timedOut, p.endedAt, p.endOffset = runtime.Status{Code: d.Code, Signal: d.Signal}, d.TimedOut, d.At, d.End
+	p.exit, p.timedOut, p.endedAt, p.endOffset = own.Status{Code: d.Code, Signal: d.Signal}, d.TimedOut, d.At, d.End
 }
 
-func (p *Process) reviveEnded(a *runtime.Adoption, x *entry.LoggedWork) endedWork {
+func (p *Process) reviveEnded(a *shell.Adoption, x *entry.LoggedWork) endedWork {
 	p.process = a.EndedProcess(x.Process.Process, p.exit)
 	if !p.journal.Closed() {
 		a.ReadOn(p.journal, &x.Process.Process.Pipes)
@@ -282,7 +283,7 @@ func (p *Process) reviveEnded(a *runtime.Adoption, x *entry.LoggedWork) endedWor
 	return p
 }
 
-func (p *Process) reviveLive(a *runtime.Adoption, x *entry.LoggedWork, m *recovered) (err error) {
+func (p *Process) reviveLive(a *shell.Adoption, x *entry.LoggedWork, m *recovered) (err error) {
 	p.process, err = a.Process(x.Process.Process, p.journal)
 	if err != nil || m.Over != nil {
 		return err
@@ -301,11 +302,11 @@ func (c *child) goOnWatching(m *recovered, watch func()) {
 
 func (t *Terminal) restoreEnd(x *entry.LoggedWork) {
 	d := x.Closed
-	t.exit, t.endedAt = runtime.Status{Code: d.Code, Signal: d.Signal}, d.At
+	t.exit, t.endedAt = own.Status{Code: d.Code, Signal: d.Signal}, d.At
 	t.setSize(d.Cols, d.Rows)
 }
 
-func (t *Terminal) reviveEnded(a *runtime.Adoption, x *entry.LoggedWork) endedWork {
+func (t *Terminal) reviveEnded(a *shell.Adoption, x *entry.LoggedWork) endedWork {
 	t.marks.Live()
 	t.terminal = a.EndedTerminal(x.Terminal.Terminal, t.exit)
 	t.journal.Close()
@@ -316,7 +317,7 @@ func (t *Terminal) reviveEnded(a *runtime.Adoption, x *entry.LoggedWork) endedWo
 	return t
 }
 
-func (t *Terminal) reviveLive(a *runtime.Adoption, x *entry.LoggedWork, m *recovered) (err error) {
+func (t *Terminal) reviveLive(a *shell.Adoption, x *entry.LoggedWork, m *recovered) (err error) {
 	t.marks.Live()
 	t.terminal, err = a.Terminal(x.Terminal.Terminal, t.journal)
 	if err != nil || m.Over != nil {

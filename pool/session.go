@@ -16,8 +16,8 @@ import (
 	"trl/pool/shells"
 	"trl/pool/warm"
 	"trl/protocol"
-	"trl/runtime"
 	"trl/runtime/sessionlog"
+	"trl/runtime/shell"
 	"trl/statemachine"
 )
 
@@ -119,14 +119,14 @@ type toRunner struct {
 // opening is the shell and what waits for it.
 type opening struct {
 	opened  chan struct{}   // closed when the shell answers, or will not
-	shell   *runtime.Shell  // set once, under mu, before opened is closed; nil if that failed. Run, SnapshotIfDue, Revive and Reset are the runner's
+	shell   *shell.Shell    // set once, under mu, before opened is closed; nil if that failed. Run, SnapshotIfDue, Revive and Reset are the runner's
 	openErr *protocol.Error // guarded by mu; why there is no shell
 }
 
 // logged is the session log, and what goes into it from the shell.
 type logged struct {
 	sessionLog *sessionlog.Log // set once, under mu, when the shell is there; nil before: nothing can be written down
-	savedShell atomic.Pointer[runtime.SavedShell]
+	savedShell atomic.Pointer[shell.SavedShell]
 	logFailure sync.Once // says that the session log fails
 }
 
@@ -244,7 +244,7 @@ func (s *Session) serve() {
 		case <-s.ctx.Done():
 			select {
 			case e := <-s.turn: // was given the turn at the same time
-				s.finishExec(e, runtime.Outcome{Err: runtime.ErrShellGone, Code: -1, Died: true})
+				s.finishExec(e, shell.Outcome{Err: shell.ErrShellGone, Code: -1, Died: true})
 			default:
 			}
 			return
@@ -260,7 +260,7 @@ func (s *Session) runExecs(e *Exec) {
 }
 
 // finishExec ends e, which has run, and gives the turn to the next, which it returns.
-func (s *Session) finishExec(e *Exec, out runtime.Outcome) (next *Exec) {
+func (s *Session) finishExec(e *Exec, out shell.Outcome) (next *Exec) {
 	now := time.Now()
 	s.mu.Lock()
 	e.setOutcome(out, now, s.ending != nil)

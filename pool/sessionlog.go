@@ -8,8 +8,8 @@ import (
 	"trl/pool/clock"
 	"trl/pool/entry"
 	"trl/pool/requestkey"
-	"trl/runtime"
 	"trl/runtime/sessionlog"
+	"trl/runtime/shell"
 )
 
 // A session writes into its session log everything that the next gateway needs to continue as if nothing had happened, each thing before
@@ -41,14 +41,14 @@ var entryBuffers = sync.Pool{New: func() any { return new(bytes.Buffer) }}
 type entryWriter struct{ s *Session }
 
 // Shell writes the shell as it is now.
-func (w entryWriter) Shell(r runtime.SavedShell) {
+func (w entryWriter) Shell(r shell.SavedShell) {
 	w.s.appendLog(entry.Entry{Shell: &r})
 	r.After = nil // an event, which is not told twice
 	w.s.savedShell.Store(&r)
 }
 
 // Begun writes that the command that has the turn begins, on the runner, before the shell is told.
-func (w entryWriter) Begun(_ *runtime.Command, c runtime.SavedCommand) {
+func (w entryWriter) Begun(_ *shell.Command, c shell.SavedCommand) {
 	w.s.mu.Lock()
 	e := w.s.running
 	w.s.mu.Unlock()

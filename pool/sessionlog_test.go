@@ -15,7 +15,8 @@ import (
 	"trl/pool/entry"
 	"trl/pool/ids"
 	"trl/protocol"
-	"trl/runtime"
+	"trl/runtime/host"
+	"trl/runtime/own"
 	"trl/runtime/sessionlog"
 )
 
@@ -192,7 +193,7 @@ func TestNonsenseCostsOneSession(t *testing.T) {
 	} {
 		r := newRig(t, Config{})
 		id := ids.New("", 's', r.epoch, "", ids.RandomLen)
-		group, err := runtime.Local(r.host).Group(id)
+		group, err := host.Local(r.host).Group(id)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -210,7 +211,7 @@ func TestNonsenseCostsOneSession(t *testing.T) {
 			t.Fatal(err)
 		}
 		l.Close()
-		r.Recover([]runtime.HeldSession{{ID: id, Group: group, Held: map[int]int{1: fd}}})
+		r.Recover([]own.HeldSession{{ID: id, Group: group, Held: map[int]int{1: fd}}})
 		r.Recovered()
 		if _, err := r.Find(me, id, ""); err == nil {
 			t.Errorf("%s: the session is there", nonsense)

@@ -10,7 +10,7 @@ import (
 	"trl/pool/shells"
 	"trl/pool/warm"
 	"trl/protocol"
-	"trl/runtime"
+	"trl/runtime/shell"
 	"trl/statemachine"
 )
 
@@ -50,7 +50,7 @@ func (s *Session) openShell(ws *warm.Shell) error {
 }
 
 // getShell returns the warm shell, set up for the session, or a new one.
-func (s *Session) getShell(ws *warm.Shell) (*runtime.Shell, error) {
+func (s *Session) getShell(ws *warm.Shell) (*shell.Shell, error) {
 	if ws == nil {
 		return s.newShell()
 	}
@@ -72,17 +72,17 @@ func (s *Session) getShell(ws *warm.Shell) (*runtime.Shell, error) {
 }
 
 // newShell starts the session's shell. If something is short, warm shells make room for it.
-func (s *Session) newShell() (*runtime.Shell, error) {
+func (s *Session) newShell() (*shell.Shell, error) {
 	for {
-		shell, err := s.pool.openShell(s.ctx, s.id, s.spec)
-		if !runtime.Scarce(err) || !s.pool.warm.Evict() {
-			return shell, err
+		sh, err := s.pool.openShell(s.ctx, s.id, s.spec)
+		if !shell.Scarce(err) || !s.pool.warm.Evict() {
+			return sh, err
 		}
 	}
 }
 
-func (p *Pool) openShell(ctx context.Context, id string, t sessionSpec) (*runtime.Shell, error) {
-	return p.base.OpenShell(ctx, runtime.ShellConfig{
+func (p *Pool) openShell(ctx context.Context, id string, t sessionSpec) (*shell.Shell, error) {
+	return p.base.OpenShell(ctx, shell.ShellConfig{
 		ID: id, Path: t.shell, Dir: t.dir, Env: p.environ(id, t), Restore: t.restore, Limits: t.limits,
 	})
 }
@@ -100,7 +100,7 @@ func (p *Pool) newWarmShells() *warm.Shells {
 			return r.WarmShells, path, err
 		},
 		NewID: p.newSessionID,
-		Open: func(ctx context.Context, id, path string) (*runtime.Shell, error) {
+		Open: func(ctx context.Context, id, path string) (*shell.Shell, error) {
 			return p.openShell(ctx, id, sessionSpec{shell: path, dir: p.config.Load().DefaultDir, restore: true})
 		},
 		Log: p.log,
@@ -144,7 +144,7 @@ func (s *Session) reviveShell() (again <-chan time.Time) {
 	switch {
 	case err != nil && s.ctx.Err() != nil:
 		return nil // the session ends meanwhile
-	case runtime.Scarce(err):
+	case shell.Scarce(err):
 		return time.After(reviveRetry)
 	case err != nil:
 		s.log.Error().Err(err).Msg("shell not restored")
@@ -160,7 +160,7 @@ func (s *Session) reviveShell() (again <-chan time.Time) {
 	}
 	s.mu.Lock()
 	if s.revived != nil { // it died before, too, and no client was told yet
-		lost = runtime.Union(s.revived.Lost, lost)
+		lost = shell.Union(s.revived.Lost, lost)
 	}
 	s.revived = &entry.Revived{Lost: lost} // the shell's entry says the same
 	s.mu.Unlock()
@@ -216,7 +216,7 @@ func (s *Session) reset() error {
 	s.resetGate.Lock()
 	err := s.shell.Reset(s.ctx, s.spec.dir, s.pool.environ(s.id, s.spec))
 	s.resetGate.Unlock()
-	scarce := err != nil && runtime.Scarce(err) // the session stays, and gets its shell when nothing is short any more
+	scarce := err != nil && shell.Scarce(err) // the session stays, and gets its shell when nothing is short any more
 	if err != nil && s.ctx.Err() == nil && !scarce {
 		s.log.Error().Err(err).Msg("shell not reset")
 		s.end(protocol.ReasonShellFailed, 0)

@@ -13,9 +13,9 @@ import (
 	"trl/pool/screenstate"
 	"trl/pool/shells"
 	"trl/protocol"
-	"trl/runtime"
 	"trl/runtime/journal"
 	"trl/runtime/screen"
+	"trl/runtime/shell"
 )
 
 // closeGrace is between HUP and KILL where term.close does not say (PROTOCOL.md §6).
@@ -30,8 +30,8 @@ type Terminal struct {
 	child             // its text is "" for the session's shell
 	nonce      string // of its shell's marks; set once
 	marks      *screen.Marks
-	marksReady chan struct{}     // one token: marks has news
-	terminal   *runtime.Terminal // set once, when it starts
+	marksReady chan struct{}   // one token: marks has news
+	terminal   *shell.Terminal // set once, when it starts
 
 	screen *screenstate.State // what it shows; set once
 
@@ -82,7 +82,7 @@ func (s *Session) beginTerminal(ctx context.Context, q *protocol.TermOpen, r req
 	}
 	t.startedAt = time.Now()
 	t.beganAt = t.startedAt
-	terminal, err := s.shell.PrepareTerminal(runtime.TerminalSpec{
+	terminal, err := s.shell.PrepareTerminal(shell.TerminalSpec{
 		Text: q.Command, Dir: q.WorkingDir, Env: shells.WithoutID(q.Env), Cols: q.Cols, Rows: q.Rows, Nonce: t.nonce, Journal: t.journal,
 	})
 	if err != nil {

@@ -7,7 +7,7 @@ import (
 	"time"
 
 	"trl/protocol"
-	"trl/runtime"
+	"trl/runtime/shell"
 )
 
 // Label says who a viewer is, to those who ask who is there.
@@ -223,10 +223,10 @@ func (t *Terminal) Input(v *Viewer, p []byte) error {
 	}
 	t.session.lastActive.Store(int64(time.Since(idleBase)))
 	err := t.terminal.Input(p)
-	if errors.Is(err, runtime.ErrLongLine) {
+	if errors.Is(err, shell.ErrLongLine) {
 		return protocol.Errorf(protocol.LimitExceeded, "terminal is in line mode, which holds 4095 bytes of a line").With("limit", "line")
 	}
-	if errors.Is(err, runtime.ErrStdinFull) {
+	if errors.Is(err, shell.ErrStdinFull) {
 		return protocol.Errorf(protocol.LimitExceeded, "terminal is not being read").With("limit", "stdin")
 	}
 	return inputFault(err)

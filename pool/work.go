@@ -14,8 +14,9 @@ import (
 	"trl/pool/requestkey"
 	"trl/pool/shells"
 	"trl/protocol"
-	"trl/runtime"
 	"trl/runtime/journal"
+	"trl/runtime/own"
+	"trl/runtime/shell"
 )
 
 // work is what an exec, a process and a terminal have in common: a request, output, and an end. What has ended stays readable while it is
@@ -133,17 +134,17 @@ func (w *work) record(source func() recording.Source) {
 // child is what a process and a terminal have in common: processes of the operating system in a scope of their own, beside the shell.
 type child struct {
 	work
-	pid  int            // set once, when it starts
-	lost []string       // set once, when it starts; what of the session's state it began without
-	live *int           // which of its session's counts it is in
-	exit runtime.Status // set with endedAt
+	pid  int        // set once, when it starts
+	lost []string   // set once, when it starts; what of the session's state it began without
+	live *int       // which of its session's counts it is in
+	exit own.Status // set with endedAt
 }
 
 // A runningChild is what the runtime has of one.
 type runningChild interface {
 	Pid() int
 	Exited() <-chan struct{}
-	Status() runtime.Status
+	Status() own.Status
 	Release()
 }
 
@@ -184,7 +185,7 @@ func (s *Session) releaseSlot(live *int, err error) error {
 	if s.ending != nil {
 		return s.errEndedLocked()
 	}
-	if errors.Is(err, runtime.ErrNoTerminal) {
+	if errors.Is(err, shell.ErrNoTerminal) {
 		return protocol.Errorf(protocol.LimitExceeded, "server is out of terminals or descriptors").WithCause(err)
 	}
 	return shells.CommandFault(err)

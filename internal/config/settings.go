@@ -20,8 +20,8 @@ import (
 	"trl/pool"
 	"trl/pool/requestkey"
 	"trl/protocol"
-	"trl/runtime"
 	"trl/runtime/confine"
+	"trl/runtime/host"
 	"trl/web"
 )
 
@@ -150,8 +150,8 @@ func (s *Settings) Define(f *pflag.FlagSet) {
 	}
 
 	cmdline.MarkChoice(f, "auth", "token", "none")
-	cmdline.MarkChoice(f, "isolation", append([]string{"auto"}, runtime.TierNames...)...)
-	cmdline.MarkChoice(f, "require-isolation", runtime.TierNames...)
+	cmdline.MarkChoice(f, "isolation", append([]string{"auto"}, host.TierNames...)...)
+	cmdline.MarkChoice(f, "require-isolation", host.TierNames...)
 	cmdline.MarkChoice(f, "sandbox", "none", "bwrap")
 	cmdline.MarkChoice(f, "record", "off", "terminals", "execs", "all")
 	cmdline.MarkChoice(f, "log-format", "console", "json")

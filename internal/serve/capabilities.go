@@ -8,7 +8,7 @@ import (
 	"trl/internal/config"
 	"trl/pool"
 	"trl/protocol"
-	"trl/runtime"
+	"trl/runtime/own"
 )
 
 // limits returns the bounds in force, for clients.
@@ -44,7 +44,7 @@ func limits(s *config.Settings) map[string]float64 {
 }
 
 // capabilities describes the server for clients.
-func capabilities(s *config.Settings, processes runtime.Keeper) protocol.Capabilities {
+func capabilities(s *config.Settings, processes own.Keeper) protocol.Capabilities {
 	cannot := processes.Unenforceable()
 	c := protocol.Capabilities{
 		DefaultShell: s.Pool.DefaultShell, Isolation: isolation(processes), Limits: limits(s),
@@ -61,7 +61,7 @@ func capabilities(s *config.Settings, processes runtime.Keeper) protocol.Capabil
 }
 
 // isolation describes the containment in force for clients.
-func isolation(keeper runtime.Keeper) protocol.Isolation {
+func isolation(keeper own.Keeper) protocol.Isolation {
 	tier, why := keeper.Isolation()
 	i := protocol.Isolation{Tier: tier, Why: why}
 	for _, r := range keeper.Tiers() {

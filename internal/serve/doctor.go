@@ -22,17 +22,19 @@ import (
 	"trl/internal/config"
 	"trl/internal/statedir"
 	"trl/pool/shells"
-	"trl/runtime"
+	"trl/runtime/doctor"
+	"trl/runtime/host"
+	"trl/runtime/own"
 )
 
 // diagnosis is the document of trl doctor --json.
 type diagnosis struct {
-	Version string               `json:"version"`
-	Kernel  string               `json:"kernel"`
-	UID     int                  `json:"uid"`
-	OK      bool                 `json:"ok"` // everything that trl needs is there
-	Tiers   []runtime.TierReport `json:"tiers"`
-	Checks  []runtime.Finding    `json:"checks"`
+	Version string           `json:"version"`
+	Kernel  string           `json:"kernel"`
+	UID     int              `json:"uid"`
+	OK      bool             `json:"ok"` // everything that trl needs is there
+	Tiers   []own.TierReport `json:"tiers"`
+	Checks  []doctor.Finding `json:"checks"`
 }
 
 func NewDoctor() *cobra.Command {
@@ -72,12 +74,12 @@ func examine(stateDir string) diagnosis {
 	_ = unix.Uname(&u)
 	d := diagnosis{
 		Version: buildinfo.Version(), Kernel: unix.ByteSliceToString(u.Release[:]), UID: os.Geteuid(), OK: true,
-		Tiers: runtime.Tiers(), Checks: runtime.Examine(),
+		Tiers: host.Tiers(), Checks: doctor.Examine(),
 	}
 	d.Checks = append(d.Checks, examineShells()...)
 	d.Checks = append(d.Checks, examineStateDir(stateDir))
 	for _, c := range d.Checks {
-		d.OK = d.OK && c.State != runtime.Missing
+		d.OK = d.OK && c.State != doctor.Missing
 	}
 	return d
 }
@@ -116,7 +118,7 @@ func (d *diagnosis) print(w io.Writer) error {
 }
 
 // tierHint says how to get a better containment.
-func tierHint(tiers []runtime.TierReport) string {
+func tierHint(tiers []own.TierReport) string {
 	switch {
 	case tiers[0].Available:
 		return ""
@@ -127,24 +129,24 @@ func tierHint(tiers []runtime.TierReport) string {
 }
 
 // examineShells reports the shells that sessions can have by default.
-func examineShells() []runtime.Finding {
-	found := []runtime.Finding{}
+func examineShells() []doctor.Finding {
+	found := []doctor.Finding{}
 	normal := false
 	for _, path := range shells.NewList(nil, "sh", config.SessionEnv(nil)).Present() {
-		kind, err := runtime.ShellNameOf(path)
+		kind, err := doctor.ShellNameOf(path)
 		if err != nil {
-			found = append(found, runtime.Finding{Name: "shell", State: runtime.Weak, What: err.Error()})
+			found = append(found, doctor.Finding{Name: "shell", State: doctor.Weak, What: err.Error()})
 			continue
 		}
 		normal = normal || filepath.Base(path) == "sh"
-		found = append(found, runtime.Finding{Name: "shell", State: runtime.Fine, What: strings.TrimSuffix(path+": "+kind+" "+shellVersion(path, kind), " ")})
+		found = append(found, doctor.Finding{Name: "shell", State: doctor.Fine, What: strings.TrimSuffix(path+": "+kind+" "+shellVersion(path, kind), " ")})
 	}
 	if !normal {
-		state := runtime.Missing
+		state := doctor.Missing
 		if len(found) > 0 {
-			state = runtime.Weak
+			state = doctor.Weak
 		}
-		found = append(found, runtime.Finding{Name: "shell", State: state, What: "/bin/sh is none that trl drives: choose a --default-shell"})
+		found = append(found, doctor.Finding{Name: "shell", State: state, What: "/bin/sh is none that trl drives: choose a --default-shell"})
 	}
 	return found
 }
@@ -181,13 +183,13 @@ func shellVersion(path, kind string) string {
 }
 
 // examineStateDir examines the directory, or the nearest parent that exists. It changes nothing.
-func examineStateDir(dir string) runtime.Finding {
-	finding := func(state, what string) runtime.Finding {
-		return runtime.Finding{Name: "state dir", State: state, What: dir + ": " + what}
+func examineStateDir(dir string) doctor.Finding {
+	finding := func(state, what string) doctor.Finding {
+		return doctor.Finding{Name: "state dir", State: state, What: dir + ": " + what}
 	}
 	dir, err := filepath.Abs(dir)
 	if err != nil {
-		return finding(runtime.Missing, err.Error())
+		return finding(doctor.Missing, err.Error())
 	}
 	info, err := os.Stat(dir)
 	if errors.Is(err, fs.ErrNotExist) {
@@ -198,20 +200,20 @@ func examineStateDir(dir string) runtime.Finding {
 			}
 		}
 		if err := unix.Access(above, unix.W_OK|unix.X_OK); err != nil {
-			return finding(runtime.Missing, fmt.Sprintf("cannot be made in %s: %v", above, err))
+			return finding(doctor.Missing, fmt.Sprintf("cannot be made in %s: %v", above, err))
 		}
-		return finding(runtime.Fine, "will be made at the first start")
+		return finding(doctor.Fine, "will be made at the first start")
 	}
 	switch {
 	case err != nil:
-		return finding(runtime.Missing, err.Error())
+		return finding(doctor.Missing, err.Error())
 	case !info.IsDir():
-		return finding(runtime.Missing, syscall.ENOTDIR.Error())
+		return finding(doctor.Missing, syscall.ENOTDIR.Error())
 	case info.Mode().Perm()&0o022 != 0:
-		return finding(runtime.Missing, "can be written by others")
+		return finding(doctor.Missing, "can be written by others")
 	}
 	if err := unix.Access(dir, unix.W_OK|unix.X_OK); err != nil {
-		return finding(runtime.Missing, err.Error())
+		return finding(doctor.Missing, err.Error())
 	}
-	return finding(runtime.Fine, "can be written")
+	return finding(doctor.Fine, "can be written")
 }

@@ -21,9 +21,10 @@ import (
 	"trl/metrics"
 	"trl/pool"
 	"trl/reaper"
-	"trl/runtime"
+	"trl/runtime/host"
 	"trl/runtime/keeper"
 	"trl/runtime/keeper/client"
+	"trl/runtime/own"
 	"trl/web"
 	"trl/web/audit"
 	"trl/web/auth"
@@ -57,7 +58,7 @@ type gateway struct {
 	tokens       *auth.TokenFile
 	tokenIsNew   bool           // this process made the token
 	keeperClient *client.Client // nil: single process
-	host         runtime.Keeper
+	host         own.Keeper
 	endTraces    func()
 	pool         *pool.Pool
 	server       *web.Server
@@ -185,13 +186,13 @@ func (g *gateway) connectKeeper(conn *os.File) (err error) {
 
 // startSingleProcess makes this process the owner of all others.
 func (g *gateway) startSingleProcess() error {
-	host, err := runtime.NewHost(runtime.Config{Isolation: g.settings.Isolation, SessionUser: g.settings.SessionUser, WritableDirs: g.settings.LandlockDirs(), Metrics: g.metrics, Log: g.log})
+	h, err := host.NewHost(host.Config{Isolation: g.settings.Isolation, SessionUser: g.settings.SessionUser, WritableDirs: g.settings.LandlockDirs(), Metrics: g.metrics, Log: g.log})
 	if err != nil {
 		return cmdline.WithHint(err, "%s", hintHost(err))
 	}
-	g.addCleanup(host.Close) // kills all processes that are left
-	g.host = runtime.Local(host)
-	return requireTier(host.Tiers(), g.settings.RequiredTier)
+	g.addCleanup(h.Close) // kills all processes that are left
+	g.host = host.Local(h)
+	return requireTier(h.Tiers(), g.settings.RequiredTier)
 }
 
 func (g *gateway) openLogs() (err error) {
@@ -267,7 +268,7 @@ func (g *gateway) adjustGOMAXPROCS() {
 	stop, ended := make(chan struct{}), make(chan struct{})
 	go func() { // ends when stop is closed; the cleanup waits for it
 		defer close(ended)
-		runtime.AdjustGOMAXPROCS(stop)
+		host.AdjustGOMAXPROCS(stop)
 	}()
 	g.addCleanup(func() error { close(stop); <-ended; return nil })
 }

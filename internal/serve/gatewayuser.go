@@ -17,7 +17,7 @@ import (
 	"trl/internal/cmdline"
 	"trl/internal/config"
 	"trl/internal/statedir"
-	"trl/runtime"
+	"trl/runtime/host"
 	"trl/web/auth"
 	"trl/web/listen"
 )
@@ -87,7 +87,7 @@ func clearEnvironment(s *config.Settings) (outsidePID int) {
 const killOrphansCommand = "kill-orphans"
 
 // startOrphanKiller starts it. It ends when nobody has w open any more: after a call of end, or with this process.
-func startOrphanKiller(instance runtime.Instance) (w *os.File, end func(), err error) {
+func startOrphanKiller(instance host.Instance) (w *os.File, end func(), err error) {
 	r, w, err := os.Pipe()
 	if err != nil {
 		return nil, nil, err
@@ -124,7 +124,7 @@ func NewKillOrphans() *cobra.Command {
 					break
 				}
 			}
-			runtime.Instance(instance).KillLeftovers(time.Minute) // there is no hurry
+			host.Instance(instance).KillLeftovers(time.Minute) // there is no hurry
 			return nil
 		},
 	}

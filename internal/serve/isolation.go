@@ -9,8 +9,9 @@ import (
 
 	"trl/internal/cmdline"
 	"trl/internal/config"
-	"trl/runtime"
 	"trl/runtime/confine"
+	"trl/runtime/host"
+	"trl/runtime/own"
 )
 
 // isolationHint is the hint for an --isolation that this machine does not offer.
@@ -28,14 +29,14 @@ func hintHost(err error) string {
 }
 
 // requireTier returns an error if the tier in force is below the one that the operator requires.
-func requireTier(tiers []runtime.TierReport, wanted string) error {
-	force := tiers[slices.IndexFunc(tiers, func(r runtime.TierReport) bool { return r.InForce })]
-	if runtime.TierAtLeast(force.Tier, wanted) {
+func requireTier(tiers []own.TierReport, wanted string) error {
+	force := tiers[slices.IndexFunc(tiers, func(r own.TierReport) bool { return r.InForce })]
+	if host.TierAtLeast(force.Tier, wanted) {
 		return nil
 	}
 	why, hint := "", "see `trl doctor` for what this machine lacks, or require less"
 	for _, r := range tiers {
-		if !runtime.TierAtLeast(r.Tier, wanted) {
+		if !host.TierAtLeast(r.Tier, wanted) {
 			continue
 		}
 		if r.Available {

@@ -16,10 +16,11 @@ import (
 	"trl/internal/config"
 	"trl/internal/statedir"
 	"trl/metrics"
-	"trl/runtime"
+	"trl/runtime/host"
 	"trl/runtime/keeper"
 	"trl/runtime/keeper/client"
 	"trl/runtime/keeper/wire"
+	"trl/runtime/own"
 	"trl/web/listen"
 )
 
@@ -50,11 +51,11 @@ func runKeeper(s *config.Settings, will *keeper.Handover, outsidePID int, log ze
 		held = append(held, int(k.orphanKiller.Fd()))
 	}
 	code, err := keeper.Run(context.Background(), keeper.Config{
-		Host:      runtime.Config{Isolation: s.Isolation, Instance: k.instance, SessionUser: s.SessionUser, WritableDirs: s.LandlockDirs(), GatewayUser: s.GatewayUser, Log: log},
+		Host:      host.Config{Isolation: s.Isolation, Instance: k.instance, SessionUser: s.SessionUser, WritableDirs: s.LandlockDirs(), GatewayUser: s.GatewayUser, Log: log},
 		Listeners: k.files, Args: os.Args, Env: k.env, Log: log,
 		Program: k.program, Upgraded: func(err error) { state.SaveUpgradeOutcome(err, log) }, Held: held, Handover: will,
 		Drain: s.DrainTime(), Notify: notify, Watchdog: watchdogInterval(),
-		Check: func(tiers []runtime.TierReport) error { return requireTier(tiers, s.RequiredTier) },
+		Check: func(tiers []own.TierReport) error { return requireTier(tiers, s.RequiredTier) },
 	})
 	_ = os.Remove(state.File(statedir.InstanceFile)) // Run has ended every process of this instance
 	if r := (*cmdline.HintedError)(nil); code == 0 || errors.As(err, &r) {
@@ -74,7 +75,7 @@ type keeperSetup struct {
 	sockets    *listen.Sockets
 	files      []*os.File // of the sockets, for gateways
 	program    string     // the path of our program; /proc/self/exe would follow a renamed file, and an upgrade is another file at this path
-	instance   runtime.Instance
+	instance   host.Instance
 	env        []string // of gateways
 
 	orphanKiller    *os.File // the pipe that the orphan killer watches; nil: there is no orphan killer
@@ -108,7 +109,7 @@ func (k *keeperSetup) begin(s *config.Settings, log zerolog.Logger) (err error) 
 		log.Warn().Err(err).Msg("trl upgrade will not find this keeper")
 	}
 	killLeftovers(k.state, log)
-	k.instance = runtime.NewInstance()
+	k.instance = host.NewInstance()
 	if err := os.WriteFile(k.state.File(statedir.InstanceFile), fmt.Appendln(nil, bootID(), k.instance), 0o600); err != nil {
 		return fmt.Errorf("state directory: %w", err) // after a kill -9 of us the next start could not find our processes
 	}
@@ -146,7 +147,7 @@ func killLeftovers(state *statedir.Dir, log zerolog.Logger) {
 		return
 	}
 	var boot string
-	var instance runtime.Instance
+	var instance host.Instance
 	if _, err := fmt.Sscan(string(text), &boot, &instance); err != nil || boot != bootID() {
 		return // from before the last boot: nothing is left
 	}

@@ -13,7 +13,7 @@ import (
 	"trl/internal/config"
 	"trl/metrics"
 	"trl/pool"
-	"trl/runtime"
+	"trl/runtime/own"
 	"trl/web"
 	"trl/web/audit"
 	"trl/web/filewatch"
@@ -23,7 +23,7 @@ import (
 type configReloader struct {
 	pool    *pool.Pool
 	server  *web.Server
-	host    runtime.Keeper
+	host    own.Keeper
 	metrics *metrics.Metrics
 	log     zerolog.Logger
 	watch   io.Closer // nil: there is no file, or no notice of its changes
@@ -35,7 +35,7 @@ type configReloader struct {
 }
 
 // follow makes a configReloader. If there is a file, its goroutine ends with close.
-func follow(s *config.Settings, sessions *pool.Pool, server *web.Server, processes runtime.Keeper, counts *metrics.Metrics, log zerolog.Logger) *configReloader {
+func follow(s *config.Settings, sessions *pool.Pool, server *web.Server, processes own.Keeper, counts *metrics.Metrics, log zerolog.Logger) *configReloader {
 	f := &configReloader{pool: sessions, server: server, host: processes, metrics: counts, log: log, current: s, slot: make(chan struct{}, 1)}
 	if s.File == "" {
 		return f

@@ -14,7 +14,7 @@ import (
 	"trl/pool/ids"
 	"trl/pool/requestkey"
 	"trl/protocol"
-	"trl/runtime"
+	"trl/runtime/own"
 )
 
 // EndedExec is what is kept of a command that has ended, in as little memory as possible: a session retains up to a thousand commands, and a
@@ -183,13 +183,13 @@ func (x *ChildTombstone) StartTime() time.Time {
 }
 
 // SetStatus stores the pid, and how the process ended.
-func (x *ChildTombstone) SetStatus(pid int, s runtime.Status) {
+func (x *ChildTombstone) SetStatus(pid int, s own.Status) {
 	x.pid, x.code, x.signal = int64(pid), int64(s.Code), int64(s.Signal)
 }
 
 // Status returns what SetStatus stored.
-func (x *ChildTombstone) Status() (pid int, s runtime.Status) {
-	return int(x.pid), runtime.Status{Code: int(x.code), Signal: syscall.Signal(x.signal)}
+func (x *ChildTombstone) Status() (pid int, s own.Status) {
+	return int(x.pid), own.Status{Code: int(x.code), Signal: syscall.Signal(x.signal)}
 }
 
 // SetTimedOut says that a process was ended for its timeout.

@@ -11,33 +11,33 @@ import (
 
 	"trl/pool/clock"
 	"trl/protocol"
-	"trl/runtime"
 	"trl/runtime/journal"
+	"trl/runtime/shell"
 )
 
 // Entry is one line of a session log: one of its fields is set, or Exec and Begun.
 type Entry struct {
-	Session  *Session            `json:"session,omitzero"`
-	Name     *string             `json:"name,omitzero"`
-	Settings *Settings           `json:"settings,omitzero"`
-	Shell    *runtime.SavedShell `json:"shell,omitzero"`
-	Exec     *Exec               `json:"exec,omitzero"`
-	Begun    *Begun              `json:"begun,omitzero"`
-	Cancel   *Cancel             `json:"cancel,omitzero"`
-	Done     *Done               `json:"done,omitzero"`
-	Process  *Process            `json:"process,omitzero"`
-	Expired  string              `json:"expired,omitzero"` // the id of a process that is being ended for its time
-	Exited   *Exited             `json:"exited,omitzero"`
-	Terminal *Terminal           `json:"terminal,omitzero"`
-	Closed   *Closed             `json:"closed,omitzero"`
-	Forgot   string              `json:"forgot,omitzero"` // the id of an exec, a process or a terminal that is no longer kept
-	Share    *Share              `json:"share,omitzero"`
-	Unshared string              `json:"unshared,omitzero"` // the id of a share that has ended
-	Unwanted string              `json:"unwanted,omitzero"` // the id of a recording that was deleted while it was being made
-	Revived  *Revived            `json:"revived,omitzero"`  // until a command is done or a reset begins
-	Reset    bool                `json:"reset,omitzero"`    // begins; the next shell ends it
-	Ending   *Ending             `json:"ending,omitzero"`
-	Over     *Over               `json:"over,omitzero"`
+	Session  *Session          `json:"session,omitzero"`
+	Name     *string           `json:"name,omitzero"`
+	Settings *Settings         `json:"settings,omitzero"`
+	Shell    *shell.SavedShell `json:"shell,omitzero"`
+	Exec     *Exec             `json:"exec,omitzero"`
+	Begun    *Begun            `json:"begun,omitzero"`
+	Cancel   *Cancel           `json:"cancel,omitzero"`
+	Done     *Done             `json:"done,omitzero"`
+	Process  *Process          `json:"process,omitzero"`
+	Expired  string            `json:"expired,omitzero"` // the id of a process that is being ended for its time
+	Exited   *Exited           `json:"exited,omitzero"`
+	Terminal *Terminal         `json:"terminal,omitzero"`
+	Closed   *Closed           `json:"closed,omitzero"`
+	Forgot   string            `json:"forgot,omitzero"` // the id of an exec, a process or a terminal that is no longer kept
+	Share    *Share            `json:"share,omitzero"`
+	Unshared string            `json:"unshared,omitzero"` // the id of a share that has ended
+	Unwanted string            `json:"unwanted,omitzero"` // the id of a recording that was deleted while it was being made
+	Revived  *Revived          `json:"revived,omitzero"`  // until a command is done or a reset begins
+	Reset    bool              `json:"reset,omitzero"`    // begins; the next shell ends it
+	Ending   *Ending           `json:"ending,omitzero"`
+	Over     *Over             `json:"over,omitzero"`
 }
 
 // allowInvalidUTF8 is for directories, whose names may be any bytes.
@@ -105,27 +105,27 @@ type Child struct {
 // Exec is a command that is to run.
 type Exec struct {
 	Work
-	Clean     bool               `json:"clean,omitzero"`
-	Keeps     bool               `json:"keeps,omitzero"`
-	Most      int                `json:"most"`
-	Timeout   Duration           `json:"timeout"`
-	NoOutput  Duration           `json:"no_output"`
-	Grace     Duration           `json:"grace"`
-	Env       protocol.Env       `json:"env,omitzero"`
-	Dir       string             `json:"dir,omitzero"`
-	OpenStdin bool               `json:"open_stdin,omitzero"`
-	Stdin     []runtime.HeldFile `json:"stdin,omitzero"`
-	Queued    time.Time          `json:"queued"`
-	Recording string             `json:"recording,omitzero"`
-	Guest     string             `json:"guest,omitzero"` // the share that it came by
+	Clean     bool             `json:"clean,omitzero"`
+	Keeps     bool             `json:"keeps,omitzero"`
+	Most      int              `json:"most"`
+	Timeout   Duration         `json:"timeout"`
+	NoOutput  Duration         `json:"no_output"`
+	Grace     Duration         `json:"grace"`
+	Env       protocol.Env     `json:"env,omitzero"`
+	Dir       string           `json:"dir,omitzero"`
+	OpenStdin bool             `json:"open_stdin,omitzero"`
+	Stdin     []shell.HeldFile `json:"stdin,omitzero"`
+	Queued    time.Time        `json:"queued"`
+	Recording string           `json:"recording,omitzero"`
+	Guest     string           `json:"guest,omitzero"` // the share that it came by
 }
 
 // Begun says that a command is about to be given to the shell.
 type Begun struct {
-	ID      string               `json:"id"`
-	At      time.Time            `json:"at"`
-	Uptime  clock.Uptime         `json:"uptime,omitzero"`
-	Command runtime.SavedCommand `json:"command"`
+	ID      string             `json:"id"`
+	At      time.Time          `json:"at"`
+	Uptime  clock.Uptime       `json:"uptime,omitzero"`
+	Command shell.SavedCommand `json:"command"`
 }
 
 // Cancel says that a command is being cancelled.
@@ -138,23 +138,23 @@ type Cancel struct {
 
 // Done is how a command ended.
 type Done struct {
-	ID      string              `json:"id"`
-	Exit    protocol.ExecExit   `json:"exit"`
-	Failure *protocol.Error     `json:"failure,omitzero"`
-	At      time.Time           `json:"at"`
-	Uptime  clock.Uptime        `json:"uptime,omitzero"`
-	End     int64               `json:"end"`
-	Died    bool                `json:"died,omitzero"`
-	Span    journal.Span        `json:"span"`
-	Pipes   *runtime.SavedPipes `json:"lane,omitzero"` // nil: it never had one
+	ID      string            `json:"id"`
+	Exit    protocol.ExecExit `json:"exit"`
+	Failure *protocol.Error   `json:"failure,omitzero"`
+	At      time.Time         `json:"at"`
+	Uptime  clock.Uptime      `json:"uptime,omitzero"`
+	End     int64             `json:"end"`
+	Died    bool              `json:"died,omitzero"`
+	Span    journal.Span      `json:"span"`
+	Pipes   *shell.SavedPipes `json:"lane,omitzero"` // nil: it never had one
 }
 
 // Process is a process that is about to start.
 type Process struct {
 	Child
-	Name    string               `json:"name,omitzero"`
-	Timeout Duration             `json:"timeout"`
-	Process runtime.SavedProcess `json:"process"`
+	Name    string             `json:"name,omitzero"`
+	Timeout Duration           `json:"timeout"`
+	Process shell.SavedProcess `json:"process"`
 }
 
 // ChildEnd is what Exited and Closed have in common.
@@ -176,9 +176,9 @@ type Exited struct {
 // Terminal is a terminal that is about to start.
 type Terminal struct {
 	Child
-	Nonce     string                `json:"nonce"`
-	Terminal  runtime.SavedTerminal `json:"terminal"`
-	Recording string                `json:"recording,omitzero"`
+	Nonce     string              `json:"nonce"`
+	Terminal  shell.SavedTerminal `json:"terminal"`
+	Recording string              `json:"recording,omitzero"`
 }
 
 // Closed is how a terminal ended.
@@ -237,6 +237,6 @@ func (r *RareExit) IsEmpty() bool {
 
 // Output is where the output of an ended command is.
 type Output struct {
-	Span  journal.Span        `json:"span"`
-	Pipes *runtime.SavedPipes `json:"lane,omitzero"`
+	Span  journal.Span      `json:"span"`
+	Pipes *shell.SavedPipes `json:"lane,omitzero"`
 }

@@ -9,14 +9,14 @@ import (
 
 	"trl/pool/ids"
 	"trl/protocol"
-	"trl/runtime"
 	"trl/runtime/journal"
+	"trl/runtime/shell"
 )
 
 // Log is what a session log says of one session. The zero Log has read nothing.
 type Log struct {
 	Session       *Session
-	Shell         *runtime.SavedShell
+	Shell         *shell.SavedShell
 	Ended         []*LoggedEnd      // commands that have ended and have one binary entry
 	Work          []*LoggedWork     // the other commands, the processes and the terminals, in the order of their entries
 	Tombstones    []*ChildTombstone // processes and terminals of which only the request_key is remembered
@@ -81,7 +81,7 @@ func (x *LoggedWork) Request() *Work {
 func (x *LoggedWork) HasEnded() bool { return x.Done != nil || x.Exited != nil || x.Closed != nil }
 
 // Output returns where its output is. kept is false if there is no output, or it is not kept.
-func (x *LoggedWork) Output() (log []runtime.HeldFile, span journal.Span, kept bool) {
+func (x *LoggedWork) Output() (log []shell.HeldFile, span journal.Span, kept bool) {
 	switch {
 	case x.Forgotten:
 		return nil, span, false
@@ -247,13 +247,13 @@ func (m *Log) read(e *Entry) {
 }
 
 // shellReplaced notes what was lost with the shell before.
-func (m *Log) shellReplaced(r *runtime.Replaced) {
+func (m *Log) shellReplaced(r *shell.Replaced) {
 	switch {
 	case r == nil:
 	case r.Seq == 0: // no command ran: the next command's client is told
 		lost := r.Lost
 		if m.Revived != nil {
-			lost = runtime.Union(m.Revived.Lost, lost)
+			lost = shell.Union(m.Revived.Lost, lost)
 		}
 		m.Revived = &Revived{Lost: lost}
 	default:
@@ -309,7 +309,7 @@ func (m *Log) LastBegun() (last *Begun) {
 }
 
 // ReserveLogs says which output will be read again.
-func (m *Log) ReserveLogs(a *runtime.Adoption) {
+func (m *Log) ReserveLogs(a *shell.Adoption) {
 	for _, x := range m.Ended {
 		if x.At != nil && x.At.Pipes != nil && !x.Forgotten {
 			a.ReserveLog(x.At.Pipes.Log, x.At.Span)

@@ -6,7 +6,8 @@ import (
 	"syscall"
 
 	"trl/protocol"
-	"trl/runtime"
+	"trl/runtime/own"
+	"trl/runtime/shell"
 )
 
 // Fault tells a client why there is no shell in dir.
@@ -14,10 +15,10 @@ func Fault(err error, dir string) *protocol.Error {
 	if e, ok := errors.AsType[*protocol.Error](err); ok {
 		return e
 	}
-	if e, ok := errors.AsType[*runtime.LimitError](err); ok {
+	if e, ok := errors.AsType[*own.LimitError](err); ok {
 		return noLimit(e).WithCause(err)
 	}
-	if errors.Is(err, runtime.ErrKeeperGone) {
+	if errors.Is(err, own.ErrKeeperGone) {
 		return KeeperGone(err)
 	}
 	if e, ok := errors.AsType[*fs.PathError](err); ok && isDirError(e) && e.Path == dir {
@@ -29,7 +30,7 @@ func Fault(err error, dir string) *protocol.Error {
 			return noDir(dir).WithCause(err)
 		}
 	}
-	if runtime.Scarce(err) {
+	if shell.Scarce(err) {
 		return protocol.Errorf(protocol.LimitExceeded, "server or session is out of processes, memory or descriptors").WithCause(err)
 	}
 	return protocol.Errorf(protocol.ShellFailed, "shell cannot be used").WithCause(err)
@@ -39,7 +40,7 @@ func Fault(err error, dir string) *protocol.Error {
 func CommandFault(err error) *protocol.Error {
 	if e, ok := errors.AsType[*fs.PathError](err); ok && isDirError(e) {
 		return dirFault(e.Path, err)
-	} else if ok && e.Op == runtime.OpLookUp {
+	} else if ok && e.Op == shell.OpLookUp {
 		return noAnswer(e, protocol.ShellFailed, "command")
 	}
 	return Fault(err, "")
@@ -60,7 +61,7 @@ func isDirError(e *fs.PathError) bool { return e.Op == "chdir" || e.Op == "stat"
 
 // dirFault tells a client why a directory cannot be entered.
 func dirFault(dir string, err error) *protocol.Error {
-	if e, ok := errors.AsType[*fs.PathError](err); ok && runtime.Unanswered(err) {
+	if e, ok := errors.AsType[*fs.PathError](err); ok && shell.Unanswered(err) {
 		return noAnswer(e, protocol.WorkingDirNotFound, "working_dir")
 	}
 	return noDir(dir).WithCause(err)
@@ -78,7 +79,7 @@ func noAnswer(e *fs.PathError, code protocol.Code, field string) *protocol.Error
 	return protocol.Errorf(code, "%s does not answer", field).With(field, e.Path).WithCause(e)
 }
 
-func noLimit(e *runtime.LimitError) *protocol.Error {
+func noLimit(e *own.LimitError) *protocol.Error {
 	return protocol.Errorf(protocol.NotSupported, "limits.%s cannot be enforced here", e.Limit).
 		With("field", "limits."+e.Limit).With("reason", e.Why)
 }

@@ -12,7 +12,8 @@ import (
 	"time"
 
 	"trl/protocol"
-	"trl/runtime"
+	"trl/runtime/own"
+	"trl/runtime/shell"
 )
 
 // usualShells are allowed if the operator names none (PROTOCOL.md, Sessions).
@@ -66,11 +67,11 @@ func (l *List) Default() (string, error) {
 
 // Resolve returns the absolute path of a shell that a client of who's asks for, "" for the default. The shell exists, is executable and is
 // allowed. The path may be on a file system that does not answer.
-func (l *List) Resolve(who, shell string) (string, error) {
-	if shell == "" {
+func (l *List) Resolve(who, name string) (string, error) {
+	if name == "" {
 		return l.Default()
 	}
-	path, err := runtime.Ask(runtime.Question{Who: who, Op: runtime.OpLookUp, Path: shell}, func() (string, error) { return l.resolve(shell) })
+	path, err := shell.Ask(shell.Question{Who: who, Op: shell.OpLookUp, Path: name}, func() (string, error) { return l.resolve(name) })
 	if e, ok := errors.AsType[*fs.PathError](err); ok {
 		return "", noAnswer(e, protocol.ShellNotFound, "shell")
 	}
@@ -141,7 +142,7 @@ func (l *List) Present() []string {
 
 // CheckDir checks that a session of who's can start in a directory. If we may not look into it, the session's user may; its shell will tell.
 func CheckDir(who, dir string) error {
-	if err := runtime.AskEnterable(who, dir); err != nil && !errors.Is(err, fs.ErrPermission) {
+	if err := shell.AskEnterable(who, dir); err != nil && !errors.Is(err, fs.ErrPermission) {
 		return dirFault(dir, err)
 	}
 	return nil
@@ -156,7 +157,7 @@ func Limits(asked *protocol.Limits, most protocol.Limits, unenforceable map[stri
 	}
 	for _, limit := range asked.Names() {
 		if why, ok := unenforceable[limit]; ok {
-			return protocol.Limits{}, noLimit(&runtime.LimitError{Limit: limit, Why: why})
+			return protocol.Limits{}, noLimit(&own.LimitError{Limit: limit, Why: why})
 		}
 	}
 	return protocol.Limits{

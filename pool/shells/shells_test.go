@@ -12,7 +12,8 @@ import (
 
 	"trl/internal/testkit"
 	"trl/protocol"
-	"trl/runtime"
+	"trl/runtime/own"
+	"trl/runtime/shell"
 )
 
 func of[T any](v T) *T { return &v }
@@ -129,13 +130,13 @@ func TestFaults(t *testing.T) {
 	}{
 		{errors.New("x"), "/d", protocol.ShellFailed, protocol.ShellFailed},
 		{protocol.Errorf(protocol.SessionBusy, "x"), "/d", protocol.SessionBusy, protocol.SessionBusy},
-		{&runtime.LimitError{Limit: "pids", Why: "x"}, "/d", protocol.NotSupported, protocol.NotSupported},
-		{runtime.ErrKeeperGone, "/d", protocol.SessionLost, protocol.SessionLost},
+		{&own.LimitError{Limit: "pids", Why: "x"}, "/d", protocol.NotSupported, protocol.NotSupported},
+		{own.ErrKeeperGone, "/d", protocol.SessionLost, protocol.SessionLost},
 		{&fs.PathError{Op: "chdir", Path: "/d", Err: syscall.ENOENT}, "/d", protocol.WorkingDirNotFound, protocol.WorkingDirNotFound},
 		{&fs.PathError{Op: "chdir", Path: "/other", Err: syscall.ENOENT}, "/d", protocol.ShellFailed, protocol.WorkingDirNotFound},
 		{&fs.PathError{Op: "spawn", Path: sh, Err: syscall.ENOENT}, "/d", protocol.WorkingDirNotFound, protocol.ShellFailed},
 		{&fs.PathError{Op: "spawn", Path: sh + "x", Err: syscall.ENOENT}, "/d", protocol.ShellFailed, protocol.ShellFailed},
-		{&fs.PathError{Op: runtime.OpLookUp, Path: "/x", Err: syscall.EAGAIN}, "/d", protocol.LimitExceeded, protocol.LimitExceeded},
+		{&fs.PathError{Op: shell.OpLookUp, Path: "/x", Err: syscall.EAGAIN}, "/d", protocol.LimitExceeded, protocol.LimitExceeded},
 		{syscall.EMFILE, "/d", protocol.LimitExceeded, protocol.LimitExceeded},
 	} {
 		if got := Fault(c.err, c.dir); got.Code != c.want {

@@ -9,7 +9,7 @@ import (
 
 	"github.com/rs/zerolog"
 
-	"trl/runtime"
+	"trl/runtime/shell"
 )
 
 const (
@@ -22,7 +22,7 @@ const (
 
 // Shell is a shell of the default kind that waits for its session. It has the session's id in its environment.
 type Shell struct {
-	*runtime.Shell
+	*shell.Shell
 	ID    string
 	Path  string
 	taken chan struct{} // closed when it has left Shells
@@ -41,7 +41,7 @@ func (ws *Shell) End() error {
 type Config struct {
 	Want  func() (n int, path string, err error) // how many there shall be now, and the path of the default shell
 	NewID func() string                          // makes a session's id
-	Open  func(ctx context.Context, id, path string) (*runtime.Shell, error)
+	Open  func(ctx context.Context, id, path string) (*shell.Shell, error)
 	Log   zerolog.Logger
 }
 

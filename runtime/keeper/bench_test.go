@@ -7,20 +7,21 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"trl/runtime"
+	"trl/runtime/host"
+	"trl/runtime/own"
 )
 
 // BenchmarkSpawn compares a spawn by this process with one by a keeper in another process. They alternate, so that a busy machine slows
 // down both.
 func BenchmarkSpawn(b *testing.B) {
-	direct := openCell(runtime.Local(newRig(b, "auto").host), "s-1")
+	direct := openCell(host.Local(newRig(b, "auto").host), "s-1")
 	c, _ := serving(b, "auto")
 	defer c.Close()
 	across := openCell(c, "s-1")
 	var times [2][]time.Duration
 	spec := run("/bin/true")
 	for b.Loop() {
-		for i, scope := range []runtime.KeptScope{direct, across} {
+		for i, scope := range []own.KeptScope{direct, across} {
 			begin := time.Now()
 			k, err := scope.Spawn(spec)
 			times[i] = append(times[i], time.Since(begin))

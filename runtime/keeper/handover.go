@@ -19,8 +19,8 @@ import (
 	"github.com/go-json-experiment/json"
 	"golang.org/x/sys/unix"
 
-	"trl/runtime"
 	"trl/runtime/confine"
+	"trl/runtime/host"
 	"trl/runtime/keeper/wire"
 )
 
@@ -51,7 +51,7 @@ type Handover struct {
 	Signals         [2]int           // read and write end of the signal handler's pipe
 	Ignored         []syscall.Signal `json:"Deaf"` // signals that are ignored only until the next keeper listens
 	Numbers         wire.Numbers
-	Host            runtime.HandoverState
+	Host            host.HandoverState
 	Epoch           string
 	Generation      int
 	Serial          uint64
@@ -176,7 +176,7 @@ func (k *keeper) execSuccessor() error {
 	if !resting {
 		return errBusy
 	}
-	return k.host.HandOver(func(b *runtime.HandoverState) error {
+	return k.host.HandOver(func(b *host.HandoverState) error {
 		select {
 		case <-g.child.Exited(): // the handover has only running children; supervise is about to hear of this exit
 			return errBusy
@@ -239,7 +239,7 @@ func checkSuccessor(program string) error {
 	cmd.ExtraFiles = []*os.File{handover}
 	var said bytes.Buffer
 	cmd.Stdout, cmd.Stderr = &said, &said
-	if err := runtime.ForkOutsideSessions(cmd.Start); err != nil {
+	if err := host.ForkOutsideSessions(cmd.Start); err != nil {
 		return err
 	}
 	if err := cmd.Wait(); err != nil {
@@ -279,7 +279,7 @@ func (s *server) restore(w *Handover, l *wire.Link) {
 	s.link, s.linkEnded = l, make(chan struct{})
 	s.generation, s.serial, s.remembered = w.Generation, w.Serial, w.Remembered
 	for _, sw := range w.Sessions {
-		g := &session{id: sw.ID, closed: sw.Closed, scopes: map[int]*runtime.Scope{}, children: map[uint64]*process{}, held: map[int]int{}}
+		g := &session{id: sw.ID, closed: sw.Closed, scopes: map[int]*host.Scope{}, children: map[uint64]*process{}, held: map[int]int{}}
 		if sw.Closed {
 			g.Group = s.host.EndedGroup(sw.ID)
 		} else {
@@ -294,7 +294,7 @@ func (s *server) restore(w *Handover, l *wire.Link) {
 		for _, cw := range sw.Children {
 			p := &process{number: cw.Number, session: g, ended: cw.ExitSent, released: cw.Released}
 			if cw.Ended != nil {
-				p.Child = runtime.EndedChild(cw.Pid, cw.Pidfd, cw.Ended.Status())
+				p.Child = host.EndedChild(cw.Pid, cw.Pidfd, cw.Ended.Status())
 			} else {
 				p.Child = s.host.RestoredChild(cw.Pid)
 			}

@@ -10,27 +10,28 @@ import (
 	"github.com/go-json-experiment/json"
 
 	"trl/protocol"
-	"trl/runtime"
 	"trl/runtime/cgroup"
+	"trl/runtime/host"
 	"trl/runtime/keeper/wire"
+	"trl/runtime/own"
 )
 
 func TestWillIsReadAsItWasWritten(t *testing.T) {
 	w := &Handover{
 		Version: wire.Version, Program: "/bin/trl", Env: []string{"A=b=c", "B="}, Held: []int{7}, Epoch: "e", Generation: 3, Serial: 1 << 60, Remembered: []byte("r\x00"),
 		Listeners: []listener{{"http", 5}}, Signals: [2]int{8, 9}, Numbers: wire.Numbers{GatewayCrashes: 2},
-		Host: runtime.HandoverState{
+		Host: host.HandoverState{
 			Instance: 77, FIFODir: "/p", FIFODirLock: new(13), Tier: "cgroup", Root: &cgroup.RootState{Dir: "/d", Path: "/p", Lock: 11},
 			Hierarchies: map[string]cgroup.HierarchyState{"pids": {Dir: "/d", Root: &cgroup.RootState{Lock: 12}}, "cpu": {Why: "none"}},
-			Groups: []runtime.GroupState{{
+			Groups: []host.GroupState{{
 				ID: "s-1", Orphans: -1, Init: 99, Leaders: []int{99},
-				Bounds: &runtime.LimitsState{Limits: protocol.Limits{CPU: 0.5}, Resources: []int{1}, Most: []uint64{1<<63 + 1}},
-				Scopes: []runtime.ScopeState{{Number: 1, Mark: 1<<63 + 5, List: 14}},
+				Bounds: &host.LimitsState{Limits: protocol.Limits{CPU: 0.5}, Resources: []int{1}, Most: []uint64{1<<63 + 1}},
+				Scopes: []host.ScopeState{{Number: 1, Mark: 1<<63 + 5, List: 14}},
 			}},
-			Children: []runtime.ChildState{{Pid: 99, Pidfd: 15, Group: "s-1", Scope: 1}, {Pid: 100, Pidfd: -1}},
+			Children: []host.ChildState{{Pid: 99, Pidfd: 15, Group: "s-1", Scope: 1}, {Pid: 100, Pidfd: -1}},
 		},
 		Sessions: []savedSession{{ID: "s-1", Held: [][2]int{{1 << 24, 16}}, Children: []savedChild{
-			{Number: 4, Pid: 99, Pidfd: 15}, {Number: 5, Pid: 98, Pidfd: 17, Ended: wire.StatusOf(runtime.Status{Code: 3, CPU: time.Second}), ExitSent: true},
+			{Number: 4, Pid: 99, Pidfd: 15}, {Number: 5, Pid: 98, Pidfd: 17, Ended: wire.StatusOf(own.Status{Code: 3, CPU: time.Second}), ExitSent: true},
 		}}},
 		Gateway: savedGateway{Pid: 100, Link: 18, Began: time.Unix(1, 0).UTC()},
 	}

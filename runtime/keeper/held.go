@@ -9,9 +9,9 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"trl/runtime"
 	"trl/runtime/descriptor"
 	"trl/runtime/keeper/wire"
+	"trl/runtime/own"
 )
 
 // reservedFDCount is the number of descriptors that the start of a gateway takes: its socket, its environment, its pidfd, a pipe until its
@@ -80,7 +80,7 @@ func (s *server) makeChannels(q *request, a *answer) (err error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if err := s.stillThereLocked(g); err != nil {
-		runtime.CloseChannels(all)
+		own.CloseChannels(all)
 		return err
 	}
 	var numbers, copies []int

@@ -1,6 +1,6 @@
 // Package keeper is the process that owns all other processes of trl. Gateways, which may end at any moment, use it over a socket.
 //
-// Run is the keeper. It has the runtime.Host, starts the gateway, which is the same program, and starts it again when it dies. The
+// Run is the keeper. It has the host.Host, starts the gateway, which is the same program, and starts it again when it dies. The
 // gateway's end of the socket is in keeper/client, the messages are in keeper/wire. The processes of sessions are children of the keeper.
 // The keeper holds the descriptors that must outlive a gateway (Hold), so a new gateway finds everything as the old one left it. The keeper
 // reads no output and does not listen to the network. An upgrade replaces the keeper itself by an exec in place (Handover).
@@ -25,9 +25,10 @@ import (
 	"golang.org/x/sys/unix"
 
 	"trl/metrics"
-	"trl/runtime"
 	"trl/runtime/confine"
+	"trl/runtime/host"
 	"trl/runtime/keeper/wire"
+	"trl/runtime/own"
 )
 
 const (
@@ -42,16 +43,16 @@ const (
 
 // Config configures a keeper.
 type Config struct {
-	Host      runtime.Config // its Metrics are the keeper's own, see client.Client.Numbers
-	Listeners []*os.File     // for every gateway; their names say what they are
-	Args, Env []string       // for gateways, which are this program
-	Program   string         // the program that an upgrade (SIGHUP, SIGUSR1) starts; empty: no upgrades
-	Upgraded  func(error)    // called with the outcome of an upgrade; may be nil
-	Drain     time.Duration  // above 0: the first TERM only begins a drain of the gateway, which may take so long; the next TERM stops it
-	Notify    func(string)   // called with the states of sd_notify(3), for a supervisor; may be nil
-	Watchdog  time.Duration  // how often Notify reports that we are alive; 0: never
+	Host      host.Config   // its Metrics are the keeper's own, see client.Client.Numbers
+	Listeners []*os.File    // for every gateway; their names say what they are
+	Args, Env []string      // for gateways, which are this program
+	Program   string        // the program that an upgrade (SIGHUP, SIGUSR1) starts; empty: no upgrades
+	Upgraded  func(error)   // called with the outcome of an upgrade; may be nil
+	Drain     time.Duration // above 0: the first TERM only begins a drain of the gateway, which may take so long; the next TERM stops it
+	Notify    func(string)  // called with the states of sd_notify(3), for a supervisor; may be nil
+	Watchdog  time.Duration // how often Notify reports that we are alive; 0: never
 	// Check is called before the first gateway starts; Run returns its error. nil: every tier is accepted.
-	Check    func(tiers []runtime.TierReport) error
+	Check    func(tiers []own.TierReport) error
 	Held     []int     // descriptors of the caller that must stay open across an exec in place, see Handover.Held
 	Handover *Handover // the state of the keeper that this one continues; nil: none
 	Log      zerolog.Logger
@@ -60,7 +61,7 @@ type Config struct {
 // keeper is the state of Run. supervise owns all fields without another rule.
 type keeper struct {
 	c               Config
-	host            *runtime.Host
+	host            *host.Host
 	server          *server
 	signals         *signals
 	signalsFiltered bool          // see filterSignals
@@ -102,7 +103,7 @@ func (p program) close() {
 
 // gateway is one gateway process and its connection.
 type gateway struct {
-	child    *runtime.Child
+	child    *host.Child
 	link     *wire.Link
 	began    time.Time
 	ready    chan struct{} // closed when the gateway has reported that it serves
@@ -132,7 +133,7 @@ func Run(ctx context.Context, c Config) (code int, err error) {
 		return 1, err
 	}
 	defer k.signals.close()
-	host, err := runtime.NewHost(c.Host)
+	host, err := host.NewHost(c.Host)
 	if err != nil {
 		return 1, err
 	}
@@ -360,14 +361,14 @@ func (k *keeper) signal(s syscall.Signal) {
 
 // startGateway starts a gateway with its socket at descriptor 3 and its environment at 4. Every session of the same user could read an
 // environment that is passed at exec in /proc, until the new program hides it.
-func startGateway(host *runtime.Host, program string, c Config, recalled []string, socket *os.File) (*runtime.Child, error) {
+func startGateway(host *host.Host, program string, c Config, recalled []string, socket *os.File) (*host.Child, error) {
 	fd, err := wire.SealedMemfd([]byte(strings.Join(slices.Concat(c.Env, recalled), "\x00")))
 	if err != nil {
 		return nil, fmt.Errorf("environment of the gateway: %w", err)
 	}
 	environ := os.NewFile(uintptr(fd), "environ")
 	defer environ.Close()
-	child, err := host.Spawn(runtime.Spec{
+	child, err := host.Spawn(own.Spec{
 		Path: program, Argv: c.Args, Env: []string{wire.FDVar + "=3"},
 		Files: []*os.File{os.Stdin, os.Stdout, os.Stderr, socket, environ},
 	}, c.Host.GatewayUser)

@@ -22,15 +22,15 @@ import (
 
 	"trl/internal/testkit"
 	"trl/protocol"
-	"trl/runtime"
 	"trl/runtime/confine"
 	"trl/runtime/descriptor"
 	"trl/runtime/keeper/client"
 	"trl/runtime/keeper/wire"
+	"trl/runtime/own"
 )
 
-func run(argv ...string) runtime.Spec {
-	return runtime.Spec{Path: argv[0], Argv: argv, Env: []string{"PATH=/usr/bin:/bin"}, Dir: "/"}
+func run(argv ...string) own.Spec {
+	return own.Spec{Path: argv[0], Argv: argv, Env: []string{"PATH=/usr/bin:/bin"}, Dir: "/"}
 }
 
 func TestEachGatewayIsWelcomed(t *testing.T) {
@@ -177,19 +177,19 @@ func TestFound(t *testing.T) {
 		}
 		defer in.Close()
 		defer w.Close()
-		var made []runtime.Channel
+		var made []own.Channel
 		var numbers []int
 		also := mem
-		meanwhile := func(g runtime.KeptGroup) (err error) {
-			made, numbers, err = g.MakeChannels([]runtime.ChannelKind{runtime.OutPipe, runtime.MemFile}, also)
+		meanwhile := func(g own.KeptGroup) (err error) {
+			made, numbers, err = g.MakeChannels([]own.ChannelKind{own.OutPipe, own.MemFile}, also)
 			return err
 		}
-		founding := func(shell runtime.Spec) runtime.StartRequest {
+		founding := func(shell own.Spec) own.StartRequest {
 			shell.Files = []*os.File{in, os.Stdout, os.Stderr}
-			return runtime.StartRequest{Shell: shell, Parallel: meanwhile}
+			return own.StartRequest{Shell: shell, Parallel: meanwhile}
 		}
 		// The channels of a group that failed to start are ours to close; the keeper has forgotten them.
-		unmade := func() { runtime.CloseChannels(made); made = nil }
+		unmade := func() { own.CloseChannels(made); made = nil }
 		cycle := func() {
 			nowhere := run("/bin/sh")
 			nowhere.Dir = "/no/such/directory"
@@ -213,7 +213,7 @@ func TestFound(t *testing.T) {
 				t.Fatal(err)
 			}
 			again := founding(run("/bin/sh"))
-			again.Parallel = func(runtime.KeptGroup) error { return nil }
+			again.Parallel = func(own.KeptGroup) error { return nil }
 			if _, err := c.StartSession("s-1", again); !errors.Is(err, fs.ErrExist) {
 				t.Fatalf("the same id: %v", err)
 			}
@@ -426,11 +426,11 @@ func TestNoRoomForWhatWasMade(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			made, numbers, err := g.MakeChannels([]runtime.ChannelKind{runtime.OutPipe, runtime.MemFile})
+			made, numbers, err := g.MakeChannels([]own.ChannelKind{own.OutPipe, own.MemFile})
 			if err != nil || len(made) != 2 {
 				t.Fatal(made, err)
 			}
-			runtime.CloseChannels(made)
+			own.CloseChannels(made)
 			g.Drop(append(numbers, made[0].HeldR, made[0].HeldW, made[1].HeldW)...)
 			pid := strconv.Itoa(a.cmd.Process.Pid)
 			left := func() []string {
@@ -459,7 +459,7 @@ func TestNoRoomForWhatWasMade(t *testing.T) {
 			for range 3 {
 				undo := leave(t, os.Getpid(), 0)
 				_, celled := g.NewScope()
-				_, _, err := g.MakeChannels([]runtime.ChannelKind{runtime.OutPipe, runtime.MemFile})
+				_, _, err := g.MakeChannels([]own.ChannelKind{own.OutPipe, own.MemFile})
 				undo()
 				if tier, _ := c.Isolation(); tier == "cgroup" && !errors.Is(celled, unix.EMFILE) || !errors.Is(err, unix.EMFILE) {
 					t.Errorf("scope: %v; made: %v", celled, err)
@@ -1013,7 +1013,7 @@ func TestDirectoryThatDoesNotAnswer(t *testing.T) {
 			},
 			func() error { _, err := scope.Spawn(there); return err },
 			func() error {
-				_, err := c.StartSession("s-3", runtime.StartRequest{Shell: there, Parallel: func(runtime.KeptGroup) error { return nil }})
+				_, err := c.StartSession("s-3", own.StartRequest{Shell: there, Parallel: func(own.KeptGroup) error { return nil }})
 				return err
 			},
 		}

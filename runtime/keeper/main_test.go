@@ -23,9 +23,10 @@ import (
 
 	"trl/internal/testkit"
 	"trl/metrics"
-	"trl/runtime"
+	"trl/runtime/host"
 	"trl/runtime/keeper/client"
 	"trl/runtime/keeper/wire"
+	"trl/runtime/own"
 )
 
 // TestMain turns the test binary into a part of trl if it is started as
@@ -65,7 +66,7 @@ func actKeeper(mode, isolation string) {
 	}
 	code, err := Run(context.Background(), Config{
 		Drain:     drain,
-		Host:      runtime.Config{Isolation: isolation, Log: zerolog.New(os.Stderr)},
+		Host:      host.Config{Isolation: isolation, Log: zerolog.New(os.Stderr)},
 		Listeners: []*os.File{listener},
 		Args:      []string{os.Args[0], "gateway", mode}, Env: os.Environ(), Log: zerolog.New(os.Stderr),
 	})
@@ -131,13 +132,13 @@ func actGateway(mode string) {
 		os.Exit(0)
 	case "mask":
 		scope := openCell(c, "s-1")
-		k := must(scope.Spawn(runtime.Spec{Path: "/bin/cat", Argv: []string{"cat", "/proc/self/status"}, Files: []*os.File{nil, os.Stdout, os.Stderr}}))
+		k := must(scope.Spawn(own.Spec{Path: "/bin/cat", Argv: []string{"cat", "/proc/self/status"}, Files: []*os.File{nil, os.Stdout, os.Stderr}}))
 		<-k.Exited()
 		fmt.Println("done", k.Status().Code)
 	case "session": // a session whose processes outlive us
 		if c.Generation() == 0 {
 			scope := openCell(c, "s-1")
-			k := must(scope.Spawn(runtime.Spec{Path: "/bin/sleep", Argv: []string{"sleep", "100"}}))
+			k := must(scope.Spawn(own.Spec{Path: "/bin/sleep", Argv: []string{"sleep", "100"}}))
 			fmt.Println("pid", k.Pid())
 		}
 		for _, in := range c.HeldSessions() {
@@ -147,7 +148,7 @@ func actGateway(mode string) {
 		}
 	case "killer": // a command that tries to end its parent
 		scope := openCell(c, "s-1")
-		k := must(scope.Spawn(runtime.Spec{
+		k := must(scope.Spawn(own.Spec{
 			Path: "/bin/sh", Argv: []string{"sh", "-c", "for s in TERM INT HUP USR1; do kill -$s $PPID 2>/dev/null && n=$((n+1)); done; /bin/kill -QUIT $PPID 2>/dev/null && n=$((n+1)); exit $((n))"},
 			Files: []*os.File{nil, os.Stdout, os.Stderr},
 		}))
@@ -158,7 +159,7 @@ func actGateway(mode string) {
 		fmt.Println("none did anything")
 	case "pid1": // one orphan that was never in a session, and one that was
 		scope := openCell(c, "s-1")
-		k := must(scope.Spawn(runtime.Spec{Path: "/bin/sh", Argv: []string{"sh", "-c", "(sleep 0.1 &)"}, Env: []string{"PATH=/bin:/usr/bin"}}))
+		k := must(scope.Spawn(own.Spec{Path: "/bin/sh", Argv: []string{"sh", "-c", "(sleep 0.1 &)"}, Env: []string{"PATH=/bin:/usr/bin"}}))
 		<-k.Exited()
 		if err := exec.Command("/bin/sh", "-c", "setsid -f sleep 0.1").Run(); err != nil {
 			panic(err)
@@ -175,7 +176,7 @@ func actGateway(mode string) {
 			if i%2 == 1 {
 				nap = "1.5"
 			}
-			k := must(scope.Spawn(runtime.Spec{Path: "/bin/sh", Argv: []string{"sh", "-c", "sleep " + nap + "; exit " + strconv.Itoa(i)}, Env: []string{"PATH=/bin:/usr/bin"}}))
+			k := must(scope.Spawn(own.Spec{Path: "/bin/sh", Argv: []string{"sh", "-c", "sleep " + nap + "; exit " + strconv.Itoa(i)}, Env: []string{"PATH=/bin:/usr/bin"}}))
 			if i%4 == 0 {
 				<-k.Exited()
 			}
@@ -221,13 +222,13 @@ func actGateway(mode string) {
 	}
 }
 
-func openCell(c runtime.Keeper, id string) runtime.KeptScope {
+func openCell(c own.Keeper, id string) own.KeptScope {
 	return must(must(c.Group(id)).NewScope())
 }
 
 func actServe(isolation string, write []string) {
 	f := os.NewFile(3, "socket")
-	h := must(runtime.NewHost(runtime.Config{Isolation: isolation, WritableDirs: write, Metrics: metrics.New(nil), Log: zerolog.Nop()}))
+	h := must(host.NewHost(host.Config{Isolation: isolation, WritableDirs: write, Metrics: metrics.New(nil), Log: zerolog.Nop()}))
 	s := newServer(h, "epoch", nil, func() wire.Numbers { return wire.Numbers{} }, zerolog.Nop())
 	_, _ = s.serve(must(wire.NewLink(f)), nil, func() {})
 	h.Close()
@@ -237,7 +238,7 @@ func actServe(isolation string, write []string) {
 // rig is a server in this process.
 type rig struct {
 	t      testing.TB
-	host   *runtime.Host
+	host   *host.Host
 	server *server
 	ends   []func()
 }
@@ -246,7 +247,7 @@ func newRig(t testing.TB, isolation string) *rig {
 	t.Helper()
 	testkit.StartsProcesses(t)
 	m := metrics.New(prometheus.NewRegistry())
-	h, err := runtime.NewHost(runtime.Config{Isolation: isolation, Metrics: m, Log: zerolog.Nop()})
+	h, err := host.NewHost(host.Config{Isolation: isolation, Metrics: m, Log: zerolog.Nop()})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -11,8 +11,8 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"trl/runtime"
 	"trl/runtime/descriptor"
+	"trl/runtime/host"
 	"trl/runtime/keeper/wire"
 )
 
@@ -20,9 +20,9 @@ import (
 type request struct {
 	wire.Message
 	link    *wire.Link
-	files   []int          // the descriptors that came with it; closed before do, unless takesFiles
-	session *session       // nil in a handler with target ofKeeper
-	scope   *runtime.Scope // nil if the message names none
+	files   []int       // the descriptors that came with it; closed before do, unless takesFiles
+	session *session    // nil in a handler with target ofKeeper
+	scope   *host.Scope // nil if the message names none
 }
 
 // answer is the answer to a request. The link becomes the owner of files.

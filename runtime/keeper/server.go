@@ -14,8 +14,8 @@ import (
 
 	"github.com/rs/zerolog"
 
-	"trl/runtime"
 	"trl/runtime/descriptor"
+	"trl/runtime/host"
 	"trl/runtime/keeper/wire"
 )
 
@@ -23,7 +23,7 @@ import (
 // and held descriptors. A held descriptor's number is that in our own table. The owner calls serve for each connection, and wait after the
 // Host has ended.
 type server struct {
-	host      *runtime.Host
+	host      *host.Host
 	listeners []*os.File
 	epoch     string
 	numbers   func() wire.Numbers
@@ -47,25 +47,25 @@ type server struct {
 
 // session is what the server has of one session.
 type session struct {
-	*runtime.Group
+	*host.Group
 	id         string
-	closed     bool                   // guarded by server.mu: its processes have ended; held descriptors may remain, and the group may be opened again
-	scopes     map[int]*runtime.Scope // guarded by server.mu; by number
-	children   map[uint64]*process    // guarded by server.mu; until ended and released
-	held       map[int]int            // guarded by server.mu; our descriptor by its number for the gateway, usually the same
+	closed     bool                // guarded by server.mu: its processes have ended; held descriptors may remain, and the group may be opened again
+	scopes     map[int]*host.Scope // guarded by server.mu; by number
+	children   map[uint64]*process // guarded by server.mu; until ended and released
+	held       map[int]int         // guarded by server.mu; our descriptor by its number for the gateway, usually the same
 	slowCloser slowCloser
 }
 
 // process is a child that a gateway asked for.
 type process struct {
-	*runtime.Child
+	*host.Child
 	number   uint64
 	session  *session
 	ended    bool // guarded by server.mu
 	released bool // guarded by server.mu: no gateway needs to hear of it again
 }
 
-func newServer(host *runtime.Host, epoch string, listeners []*os.File, numbers func() wire.Numbers, log zerolog.Logger) *server {
+func newServer(host *host.Host, epoch string, listeners []*os.File, numbers func() wire.Numbers, log zerolog.Logger) *server {
 	s := &server{
 		host: host, epoch: epoch, listeners: listeners, numbers: numbers, log: log,
 		sessions: map[string]*session{},
@@ -242,7 +242,7 @@ func (s *server) rememberedEnv() []string {
 }
 
 // find returns a group, and its scope unless number is 0.
-func (s *server) find(id string, number int) (*session, *runtime.Scope, error) {
+func (s *server) find(id string, number int) (*session, *host.Scope, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	g := s.sessions[id]

@@ -6,9 +6,10 @@ import (
 	"io/fs"
 	"os"
 
-	"trl/runtime"
 	"trl/runtime/descriptor"
+	"trl/runtime/host"
 	"trl/runtime/keeper/wire"
+	"trl/runtime/own"
 )
 
 // open makes a group. If the group's processes have ended, it makes the group again; its held descriptors stay.
@@ -26,7 +27,7 @@ func (s *server) open(id string) (*session, error) {
 	}
 	fresh := &session{
 		Group: g, id: id,
-		scopes: map[int]*runtime.Scope{}, children: map[uint64]*process{}, held: map[int]int{},
+		scopes: map[int]*host.Scope{}, children: map[uint64]*process{}, held: map[int]int{},
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -38,7 +39,7 @@ func (s *server) open(id string) (*session, error) {
 }
 
 // newScope makes a scope. The answer has its number, its mark and its list.
-func (s *server) newScope(g *session, a *answer) (c *runtime.Scope, err error) {
+func (s *server) newScope(g *session, a *answer) (c *host.Scope, err error) {
 	if c, err = g.NewScope(); err != nil {
 		return nil, err
 	}
@@ -103,7 +104,7 @@ func (s *server) start(q *request, a *answer) (err error) {
 		given[i] = os.NewFile(uintptr(fd), "given")
 		defer given[i].Close()
 	}
-	spec := runtime.Spec{
+	spec := own.Spec{
 		Path: string(want.Path), Argv: texts(want.Argv), Env: texts(want.Env), Dir: string(want.Dir), TTY: want.TTY,
 		Files: make([]*os.File, len(want.Slots)),
 	}

@@ -15,7 +15,7 @@ import (
 	"trl/internal/testkit"
 	"trl/metrics"
 	"trl/pool"
-	"trl/runtime"
+	"trl/runtime/host"
 	"trl/web/auth"
 )
 
@@ -29,7 +29,7 @@ type Gateway struct {
 	Logger   zerolog.Logger // writes into Log
 	Address  string         // where the test's server listens; the test sets it
 
-	host *runtime.Host
+	host *host.Host
 }
 
 // New makes a pool that the server starts and closes. The caller closes the host then.
@@ -39,12 +39,12 @@ func New(t testing.TB, config pool.Config) *Gateway {
 	g := &Gateway{T: t, Registry: prometheus.NewRegistry(), Log: &testkit.LogBook{}}
 	g.Logger = zerolog.New(g.Log)
 	g.Metrics = metrics.New(g.Registry)
-	host, err := runtime.NewHost(runtime.Config{Isolation: "auto", Metrics: g.Metrics, Log: g.Logger})
+	h, err := host.NewHost(host.Config{Isolation: "auto", Metrics: g.Metrics, Log: g.Logger})
 	if err != nil {
 		t.Fatal(err)
 	}
-	g.host = host
-	g.Pool = pool.New(config, runtime.Local(host), g.Metrics, g.Logger)
+	g.host = h
+	g.Pool = pool.New(config, host.Local(h), g.Metrics, g.Logger)
 	return g
 }
 

@@ -1,4 +1,4 @@
-// Package client is the gateway's end of the keeper's socket. Dial returns a runtime.Keeper, whose groups, scopes and children live in the
+// Package client is the gateway's end of the keeper's socket. Dial returns a own.Keeper, whose groups, scopes and children live in the
 // keeper.
 package client
 
@@ -20,10 +20,11 @@ import (
 	"golang.org/x/sys/unix"
 
 	"trl/protocol"
-	"trl/runtime"
 	"trl/runtime/crashpoint"
 	"trl/runtime/descriptor"
+	"trl/runtime/host"
 	"trl/runtime/keeper/wire"
+	"trl/runtime/own"
 )
 
 // Started says whether a keeper started this process. Call it before GatewaySocket, which removes the variable.
@@ -74,15 +75,15 @@ func GatewaySocket() (*os.File, error) {
 	return os.NewFile(uintptr(fd), "keeper"), nil
 }
 
-// Client is a runtime.Keeper across the socket. When the keeper is gone, Done closes and every call returns ErrLost at once. The owner ends
+// Client is a own.Keeper across the socket. When the keeper is gone, Done closes and every call returns ErrLost at once. The owner ends
 // it with Bye, which ends everything, or with Close, which leaves everything to the next gateway.
 type Client struct {
 	link         *wire.Link
 	log          zerolog.Logger
 	state        wire.State // set once in Dial
-	orphans      int        // fd of the keeper's list, see runtime.EmptyCheck; -1: none. Closed by receiveAnswers
+	orphans      int        // fd of the keeper's list, see host.EmptyCheck; -1: none. Closed by receiveAnswers
 	files        []*os.File
-	heldSessions []runtime.HeldSession
+	heldSessions []own.HeldSession
 	most         int           // descriptors that this process may open; set once in Dial
 	mayBeShort   atomic.Bool   // see DescriptorsShort
 	done         chan struct{} // closed when receiveAnswers has returned
@@ -104,7 +105,7 @@ type call struct {
 	files    []int
 }
 
-var _ runtime.Keeper = (*Client)(nil)
+var _ own.Keeper = (*Client)(nil)
 
 // Dial takes over conn and asks the keeper for everything that it holds.
 func Dial(conn *os.File, log zerolog.Logger) (*Client, error) {
@@ -142,7 +143,7 @@ func (c *Client) hello() error {
 		return cmp.Or(m.Fault.Err(), fs.ErrInvalid)
 	}
 	c.state = *m.State
-	if !slices.Contains(runtime.TierNames, c.state.Tier) { // the keeper comes from a build that had tier "pidns", and has sessions in it
+	if !slices.Contains(host.TierNames, c.state.Tier) { // the keeper comes from a build that had tier "pidns", and has sessions in it
 		descriptor.CloseAll(files)
 		return fmt.Errorf("keeper has isolation %s, which this version does not have: upgrade by a restart, without --isolation %s", c.state.Tier, c.state.Tier)
 	}
@@ -162,9 +163,9 @@ func (c *Client) hello() error {
 	}
 	for _, gs := range c.state.Groups {
 		g := &group{client: c, id: gs.ID, scopes: map[int]*scope{}}
-		in := runtime.HeldSession{
+		in := own.HeldSession{
 			ID: gs.ID, Group: g,
-			Scopes: map[int]runtime.KeptScope{}, Children: map[int]runtime.KeptChild{}, Held: map[int]int{},
+			Scopes: map[int]own.KeptScope{}, Children: map[int]own.KeptChild{}, Held: map[int]int{},
 		}
 		for _, cs := range gs.Scopes {
 			list := -1
@@ -233,7 +234,7 @@ func (c *Client) Remember(text []byte) error {
 func (c *Client) Epoch() string { return c.state.Epoch }
 
 // Instance marks every process of the keeper's sessions, so that they can be found after the keeper's death.
-func (c *Client) Instance() runtime.Instance { return c.state.Instance }
+func (c *Client) Instance() host.Instance { return c.state.Instance }
 
 // Generation is the number of gateways that this keeper had before.
 func (c *Client) Generation() int { return c.state.Generation }
@@ -242,7 +243,7 @@ func (c *Client) Generation() int { return c.state.Generation }
 func (c *Client) Files() []*os.File { return c.files }
 
 // HeldSessions are the sessions that earlier gateways left. The caller becomes their owner.
-func (c *Client) HeldSessions() []runtime.HeldSession { return c.heldSessions }
+func (c *Client) HeldSessions() []own.HeldSession { return c.heldSessions }
 
 // Numbers are the keeper's counts.
 func (c *Client) Numbers() (wire.Numbers, error) {
@@ -255,7 +256,7 @@ func (c *Client) Numbers() (wire.Numbers, error) {
 
 func (c *Client) Isolation() (tier, why string) { return c.state.Tier, c.state.Why }
 
-func (c *Client) Tiers() []runtime.TierReport { return c.state.Tiers }
+func (c *Client) Tiers() []own.TierReport { return c.state.Tiers }
 
 // Gone says whether Done has closed.
 func (c *Client) Gone() bool {
@@ -268,7 +269,7 @@ func (c *Client) Unenforceable() map[string]string { return maps.Clone(c.state.U
 
 func (c *Client) Dir() string { return "/proc/" + strconv.Itoa(c.state.Pid) + "/fd" }
 
-func (c *Client) Group(id string) (runtime.KeptGroup, error) {
+func (c *Client) Group(id string) (own.KeptGroup, error) {
 	if _, _, err := c.Call(wire.Message{Op: wire.OpGroup, Group: id}); err != nil {
 		return nil, err
 	}
@@ -276,7 +277,7 @@ func (c *Client) Group(id string) (runtime.KeptGroup, error) {
 }
 
 // StartSession has the keeper do everything in one request. f.Parallel runs meanwhile.
-func (c *Client) StartSession(id string, f runtime.StartRequest) (d runtime.StartedSession, err error) {
+func (c *Client) StartSession(id string, f own.StartRequest) (d own.StartedSession, err error) {
 	g := &group{client: c, id: id, scopes: map[int]*scope{}}
 	m := wire.Message{Op: wire.OpStartSession, Group: id}
 	if f.Limits != (protocol.Limits{}) {
@@ -314,7 +315,7 @@ func (c *Client) StartSession(id string, f runtime.StartRequest) (d runtime.Star
 	if len(files) > 0 {
 		list = files[0]
 	}
-	return runtime.StartedSession{Group: g, Scope: c.newScope(g, a.Scope, a.Mark, list), Child: k}, nil
+	return own.StartedSession{Group: g, Scope: c.newScope(g, a.Scope, a.Mark, list), Child: k}, nil
 }
 
 // KillOrphans makes two requests, because only the gateway knows which sessions live.
@@ -343,7 +344,7 @@ func (c *Client) DescriptorsShort() bool {
 // noteNumbers notes the numbers of descriptors that the keeper has just made.
 func (c *Client) noteNumbers(numbers []int) {
 	for _, n := range numbers {
-		if n < c.state.Descriptors && descriptor.Short(n, c.state.Descriptors) { // larger numbers are no descriptors, see runtime.ChannelKind
+		if n < c.state.Descriptors && descriptor.Short(n, c.state.Descriptors) { // larger numbers are no descriptors, see own.ChannelKind
 			c.mayBeShort.Store(true)
 		}
 	}
@@ -415,7 +416,7 @@ func (c *Client) receiveAnswers() {
 	}
 	clear(c.calls)
 	for _, k := range c.children {
-		k.setExited(runtime.Status{Code: -1})
+		k.setExited(own.Status{Code: -1})
 	}
 	clear(c.children)
 	if c.orphans >= 0 {

@@ -9,13 +9,14 @@ import (
 	"syscall"
 
 	"trl/protocol"
-	"trl/runtime"
 	"trl/runtime/descriptor"
 	"trl/runtime/keeper/wire"
+	"trl/runtime/own"
 	"trl/runtime/procfs"
+	"trl/runtime/shell"
 )
 
-// group is a runtime.KeptGroup.
+// group is a own.KeptGroup.
 type group struct {
 	client *Client
 	id     string
@@ -24,7 +25,7 @@ type group struct {
 	scopes map[int]*scope // guarded by mu; the existing scopes
 }
 
-func (g *group) NewScope() (runtime.KeptScope, error) {
+func (g *group) NewScope() (own.KeptScope, error) {
 	a, files, err := g.client.Call(wire.Message{Op: wire.OpScope, Group: g.id})
 	if err != nil {
 		if a.Lost { // the scope exists, but we had no room for its descriptor
@@ -47,12 +48,12 @@ func (g *group) Limit(l protocol.Limits) error {
 	return err
 }
 
-func (g *group) Gauge() *runtime.Gauge {
+func (g *group) Gauge() *own.Gauge {
 	a, files, err := g.client.Call(wire.Message{Op: wire.OpGauge, Group: g.id})
 	if err != nil {
-		return runtime.GaugeOf(nil, nil)
+		return own.GaugeOf(nil, nil)
 	}
-	return runtime.GaugeOf(a.Held, files)
+	return own.GaugeOf(a.Held, files)
 }
 
 func (g *group) Dir() string {
@@ -66,9 +67,9 @@ func (g *group) UsesFIFOs() bool { return g.client.state.FIFODir != "" }
 
 func (g *group) HeldElsewhere() bool { return true }
 
-func (g *group) MakeChannels(kinds []runtime.ChannelKind, also ...int) (made []runtime.Channel, numbers []int, err error) {
+func (g *group) MakeChannels(kinds []own.ChannelKind, also ...int) (made []own.Channel, numbers []int, err error) {
 	if !g.UsesFIFOs() {
-		return runtime.MakeAnonymousChannels(g, kinds, also...)
+		return own.MakeAnonymousChannels(g, kinds, also...)
 	}
 	given, err := duplicates(also)
 	if err != nil {
@@ -84,7 +85,7 @@ func (g *group) MakeChannels(kinds []runtime.ChannelKind, also ...int) (made []r
 	}
 	made, numbers, files, err = channelsFrom(kinds, a.Held, files)
 	if err != nil || len(files) > 0 || len(numbers) != len(also) {
-		runtime.CloseChannels(made)
+		own.CloseChannels(made)
 		descriptor.CloseAll(files)
 		g.Drop(a.Held...)
 		return nil, nil, fmt.Errorf("make: %w", fs.ErrInvalid)
@@ -93,12 +94,12 @@ func (g *group) MakeChannels(kinds []runtime.ChannelKind, also ...int) (made []r
 }
 
 // channelsFrom takes the made channels from numbers and files, and returns the rest of both.
-func channelsFrom(kinds []runtime.ChannelKind, numbers, files []int) (made []runtime.Channel, _, _ []int, err error) {
+func channelsFrom(kinds []own.ChannelKind, numbers, files []int) (made []own.Channel, _, _ []int, err error) {
 	for range kinds {
 		if len(numbers) < 2 || len(files) < 2 && (numbers[0] >= 0 || len(files) < 1) {
 			return made, numbers, files, fmt.Errorf("make: %w", fs.ErrInvalid)
 		}
-		m := runtime.Channel{R: -1, HeldR: numbers[0], HeldW: numbers[1], FileNumber: numbers[1]}
+		m := own.Channel{R: -1, HeldR: numbers[0], HeldW: numbers[1], FileNumber: numbers[1]}
 		if m.HeldR >= 0 {
 			m.R, files = files[0], files[1:]
 		}
@@ -111,7 +112,7 @@ func channelsFrom(kinds []runtime.ChannelKind, numbers, files []int) (made []run
 // Enterable asks the keeper if the sessions run as another user than we do. Both ways are bounded.
 func (g *group) Enterable(dir string) error {
 	if !g.client.state.OtherUser {
-		return runtime.AskEnterable(g.id, dir)
+		return shell.AskEnterable(g.id, dir)
 	}
 	_, _, err := g.client.Call(wire.Message{Op: wire.OpEnter, Group: g.id, Dir: []byte(dir)})
 	if errno := syscall.Errno(0); errors.As(err, &errno) {

@@ -9,20 +9,21 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"trl/runtime"
 	"trl/runtime/descriptor"
+	"trl/runtime/host"
 	"trl/runtime/keeper/wire"
+	"trl/runtime/own"
 )
 
-// scope is a runtime.KeptScope.
+// scope is a own.KeptScope.
 type scope struct {
 	group      *group
 	number     int
-	emptyCheck runtime.EmptyCheck
+	emptyCheck host.EmptyCheck
 }
 
 func (c *Client) newScope(g *group, number int, mark uint64, list int) *scope {
-	k := &scope{group: g, number: number, emptyCheck: runtime.EmptyCheck{Mark: mark, List: list, Orphans: c.orphans, IsLiveMark: c.isLiveMark}}
+	k := &scope{group: g, number: number, emptyCheck: host.EmptyCheck{Mark: mark, List: list, Orphans: c.orphans, IsLiveMark: c.isLiveMark}}
 	c.mu.Lock()
 	c.marks[mark] = struct{}{}
 	c.mu.Unlock()
@@ -49,7 +50,7 @@ func (c *scope) call(m wire.Message, files ...int) (wire.Message, error) {
 
 func (c *scope) Number() int { return c.number }
 
-func (c *scope) Spawn(s runtime.Spec) (runtime.KeptChild, error) {
+func (c *scope) Spawn(s own.Spec) (own.KeptChild, error) {
 	req, files, err := spawnOf(s)
 	if err != nil {
 		return nil, err
@@ -75,7 +76,7 @@ func (c *scope) Spawn(s runtime.Spec) (runtime.KeptChild, error) {
 }
 
 // spawnOf makes a spawn request of s, with copies of its descriptors.
-func spawnOf(s runtime.Spec) (req *wire.Spawn, files []int, err error) {
+func spawnOf(s own.Spec) (req *wire.Spawn, files []int, err error) {
 	req = &wire.Spawn{Path: []byte(s.Path), Argv: bytesOf(s.Argv), Env: bytesOf(s.Env), Dir: []byte(s.Dir), TTY: s.TTY}
 	sent := map[*os.File]int{}
 	for _, f := range s.Files {
@@ -148,14 +149,14 @@ func (c *scope) Remove() bool {
 	return true
 }
 
-// child is a runtime.KeptChild.
+// child is a own.KeptChild.
 type child struct {
 	client *Client
 	group  string
 	number uint64        // set before anybody else has the child
 	pid    int           // set before anybody else has the child
 	exited chan struct{} // closed by setExited
-	status runtime.Status
+	status own.Status
 
 	mu     sync.Mutex
 	pidfd  int  // guarded by mu; -1 after Close
@@ -168,7 +169,7 @@ func newChild(c *Client, group string) *child {
 }
 
 // setExited sets the status. It is called once.
-func (k *child) setExited(s runtime.Status) {
+func (k *child) setExited(s own.Status) {
 	k.status = s
 	close(k.exited)
 }
@@ -183,12 +184,12 @@ func (k *child) Pidfd() int {
 	return k.pidfd
 }
 
-func (k *child) Status() runtime.Status {
+func (k *child) Status() own.Status {
 	select {
 	case <-k.exited:
 		return k.status
 	default:
-		return runtime.Status{}
+		return own.Status{}
 	}
 }
 

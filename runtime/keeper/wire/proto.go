@@ -17,8 +17,9 @@ import (
 	"golang.org/x/sys/unix"
 
 	"trl/protocol"
-	"trl/runtime"
 	"trl/runtime/descriptor"
+	"trl/runtime/host"
+	"trl/runtime/own"
 )
 
 // Version of the protocol. Keeper and gateway are the same binary, except during an upgrade in place. Any change of a message needs a new
@@ -87,27 +88,27 @@ type Message struct {
 	ID      uint64 `json:"id,omitzero"` // of a request, and of its answer
 	Descriptors
 
-	Group    string                `json:"group,omitzero"`
-	Scope    int                   `json:"cell,omitzero"`  // its number
-	Mark     uint64                `json:"mark,omitzero"`  // the scope's
-	Child    uint64                `json:"child,omitzero"` // its number, which no other child of the keeper ever has
-	Pid      int                   `json:"pid,omitzero"`
-	Pids     []int                 `json:"pids,omitzero"`
-	Signal   int                   `json:"signal,omitzero"`
-	Spawn    *Spawn                `json:"spawn,omitzero"`
-	Held     []int                 `json:"held,omitzero"` // the keeper's numbers of held descriptors
-	Kinds    []runtime.ChannelKind `json:"kinds,omitzero"`
-	Range                          // in the held file
-	Dir      []byte                `json:"dir,omitzero"` // bytes, as in Spawn
-	Text     []byte                `json:"text,omitzero"`
-	Sessions []string              `json:"sessions,omitzero"`
-	Count    int                   `json:"count,omitzero"`
-	Done     bool                  `json:"done,omitzero"`
-	Status   *Status               `json:"status,omitzero"`
-	State    *State                `json:"state,omitzero"`
-	Numbers  *Numbers              `json:"numbers,omitzero"`
-	Limits   *protocol.Limits      `json:"limits,omitzero"`
-	Fault    *Fault                `json:"fault,omitzero"`
+	Group    string            `json:"group,omitzero"`
+	Scope    int               `json:"cell,omitzero"`  // its number
+	Mark     uint64            `json:"mark,omitzero"`  // the scope's
+	Child    uint64            `json:"child,omitzero"` // its number, which no other child of the keeper ever has
+	Pid      int               `json:"pid,omitzero"`
+	Pids     []int             `json:"pids,omitzero"`
+	Signal   int               `json:"signal,omitzero"`
+	Spawn    *Spawn            `json:"spawn,omitzero"`
+	Held     []int             `json:"held,omitzero"` // the keeper's numbers of held descriptors
+	Kinds    []own.ChannelKind `json:"kinds,omitzero"`
+	Range                      // in the held file
+	Dir      []byte            `json:"dir,omitzero"` // bytes, as in Spawn
+	Text     []byte            `json:"text,omitzero"`
+	Sessions []string          `json:"sessions,omitzero"`
+	Count    int               `json:"count,omitzero"`
+	Done     bool              `json:"done,omitzero"`
+	Status   *Status           `json:"status,omitzero"`
+	State    *State            `json:"state,omitzero"`
+	Numbers  *Numbers          `json:"numbers,omitzero"`
+	Limits   *protocol.Limits  `json:"limits,omitzero"`
+	Fault    *Fault            `json:"fault,omitzero"`
 }
 
 // Descriptors says what is known of the descriptors that come with a message.
@@ -122,7 +123,7 @@ type Range struct {
 	To   int64 `json:"to,omitzero"`
 }
 
-// Spawn is a runtime.Spec. It has bytes, because paths and environments need not be UTF-8.
+// Spawn is a own.Spec. It has bytes, because paths and environments need not be UTF-8.
 type Spawn struct {
 	Path  []byte   `json:"path"`
 	Argv  [][]byte `json:"argv"`
@@ -135,20 +136,20 @@ type Spawn struct {
 // State is everything that a gateway needs to continue where another one ended. It comes with these descriptors, in this order: the
 // listeners; the list of orphans; for each group the lists of its scopes, the pidfds of its children, and the held descriptors.
 type State struct {
-	Epoch         string               `json:"epoch"`
-	Pid           int                  `json:"pid"`
-	Instance      runtime.Instance     `json:"instance"`
-	Generation    int                  `json:"generation"`
-	Tier          string               `json:"tier"`
-	Why           string               `json:"why"`
-	Tiers         []runtime.TierReport `json:"tiers"`
-	Listeners     []string             `json:"listeners"`
-	Orphans       bool                 `json:"orphans"`     // the list of orphans comes with it
-	Unenforceable map[string]string    `json:"cannot"`      // Host.Unenforceable
-	FIFODir       string               `json:"ports"`       // Host.FIFODir
-	OtherUser     bool                 `json:"foreign"`     // Host.RunsAsOtherUser
-	Descriptors   int                  `json:"descriptors"` // how many the keeper may open
-	Groups        []GroupState         `json:"groups"`
+	Epoch         string            `json:"epoch"`
+	Pid           int               `json:"pid"`
+	Instance      host.Instance     `json:"instance"`
+	Generation    int               `json:"generation"`
+	Tier          string            `json:"tier"`
+	Why           string            `json:"why"`
+	Tiers         []own.TierReport  `json:"tiers"`
+	Listeners     []string          `json:"listeners"`
+	Orphans       bool              `json:"orphans"`     // the list of orphans comes with it
+	Unenforceable map[string]string `json:"cannot"`      // Host.Unenforceable
+	FIFODir       string            `json:"ports"`       // Host.FIFODir
+	OtherUser     bool              `json:"foreign"`     // Host.RunsAsOtherUser
+	Descriptors   int               `json:"descriptors"` // how many the keeper may open
+	Groups        []GroupState      `json:"groups"`
 }
 
 type GroupState struct {
@@ -171,7 +172,7 @@ type ChildState struct {
 	Pinned bool    `json:"pinned"`          // a pidfd comes with it
 }
 
-// Status is a runtime.Status.
+// Status is a own.Status.
 type Status struct {
 	Code   int   `json:"code"`
 	Signal int   `json:"signal"`
@@ -179,12 +180,12 @@ type Status struct {
 	MaxRSS int64 `json:"maxrss"`
 }
 
-func StatusOf(s runtime.Status) *Status {
+func StatusOf(s own.Status) *Status {
 	return &Status{s.Code, int(s.Signal), int64(s.CPU), s.MaxRSS}
 }
 
-func (s *Status) Status() runtime.Status {
-	return runtime.Status{Code: s.Code, Signal: syscall.Signal(s.Signal), CPU: time.Duration(s.CPU), MaxRSS: s.MaxRSS}
+func (s *Status) Status() own.Status {
+	return own.Status{Code: s.Code, Signal: syscall.Signal(s.Signal), CPU: time.Duration(s.CPU), MaxRSS: s.MaxRSS}
 }
 
 // Numbers are the keeper's own counts since its start, for the gateway's metrics.
@@ -207,14 +208,14 @@ func (e *VersionError) Error() string {
 }
 
 // ErrLost is the error of every call after the connection has ended: the keeper is dead, and with it every session.
-var ErrLost = runtime.ErrKeeperGone
+var ErrLost = own.ErrKeeperGone
 
 // Fault is an error that crosses the socket.
 type Fault struct {
 	Text  string        `json:"text"`
 	Errno syscall.Errno `json:"errno,omitzero"`
 	Is    string        `json:"is,omitzero"`    // a key of causes
-	Limit string        `json:"limit,omitzero"` // of a runtime.LimitError, with Why
+	Limit string        `json:"limit,omitzero"` // of a own.LimitError, with Why
 	Why   string        `json:"why,omitzero"`
 	Op    string        `json:"op,omitzero"`   // of a fs.PathError, with Path
 	Path  []byte        `json:"path,omitzero"` // bytes, as in Spawn
@@ -230,7 +231,7 @@ func FaultOf(err error) *Fault {
 		return nil
 	}
 	f := &Fault{Text: err.Error()}
-	var limit *runtime.LimitError
+	var limit *own.LimitError
 	if errors.As(err, &limit) {
 		f.Limit, f.Why = limit.Limit, limit.Why
 		return f
@@ -255,7 +256,7 @@ func (f *Fault) Err() error {
 	e := &remoteError{f.Text, causes[f.Is]}
 	switch {
 	case f.Limit != "":
-		e.cause = &runtime.LimitError{Limit: f.Limit, Why: f.Why}
+		e.cause = &own.LimitError{Limit: f.Limit, Why: f.Why}
 	case f.Errno != 0:
 		e.cause = f.Errno
 	}

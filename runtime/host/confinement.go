@@ -1,0 +1,297 @@
+package host
+
+import (
+	"encoding/binary"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strconv"
+	"sync"
+	"syscall"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"trl/runtime/cgroup"
+	"trl/runtime/confine"
+	"trl/runtime/descriptor"
+	"trl/runtime/own"
+	"trl/runtime/procfs"
+)
+
+// A confinement is what a session has that is not as free as we are (Config.SessionUser, Config.WritableDirs): its user, who may be its own, its
+// ports and its Landlock rules. Every session is one; of most there is nothing to tell. It begins with the session's first group and
+// outlives that (session.reset makes another) until ReleaseConfinement.
+type confinement struct {
+	id   string
+	user *confine.Account // nil: our own user
+	uid  uint32           // of as, or this session's own
+	gid  uint32
+	dir  string // "": shells open what they need below /proc
+	confine.LandlockRules
+	gatewayGID *uint32 // the group of a gateway that is another user; nil: it is not
+
+	mu             sync.Mutex
+	lastFileNumber int // guarded by mu; the last port's number
+
+	hasGroup bool // guarded by Host.mu; it has a group that has not ended
+	released bool // guarded by Host.mu; ReleaseConfinement was called
+}
+
+// setUpConfinement prepares for sessions that are not as free as we are.
+func (h *Host) setUpConfinement(c *Config) (err error) {
+	h.sessionUser = c.SessionUser
+	if c.GatewayUser != nil {
+		h.gatewayGID = &c.GatewayUser.GID
+	}
+	if h.sessionUser == nil && len(c.WritableDirs) == 0 {
+		return nil
+	}
+	if h.sessionUser != nil && os.Geteuid() != 0 {
+		return fmt.Errorf("sessions as %s: only root can start processes of another user", h.sessionUser.Text)
+	}
+	if h.sessionUser != nil && h.sessionUser.Last != 0 {
+		h.nextUID = h.sessionUser.UID
+		h.markUIDsInUse()
+	}
+	if len(c.WritableDirs) > 0 {
+		if err := confine.Landlock(); err != nil {
+			return err
+		}
+		if h.writableDirs, err = confine.OpenWritable(c.WritableDirs); err != nil {
+			return err
+		}
+	}
+	h.fifoDir, h.fifoDirMounted, h.fifoDirLock, err = openFIFODir(h.Instance(), h.sessionUser)
+	return err
+}
+
+// confinementForLocked finds or makes the confinement for a new group. h.mu is held.
+func (h *Host) confinementForLocked(id string) (t *confinement, err error) {
+	if t = h.confinements[id]; t != nil {
+		t.hasGroup, t.released = true, false
+		return t, nil
+	}
+	t = &confinement{id: id, user: h.sessionUser, LandlockRules: confine.LandlockRules{Rules: -1}, gatewayGID: h.gatewayGID, lastFileNumber: firstFileNumber, hasGroup: true}
+	if h.sessionUser != nil {
+		t.uid, t.gid = h.sessionUser.UID, h.sessionUser.GID
+		if h.sessionUser.Last != 0 {
+			if t.uid, err = h.pickUIDLocked(); err != nil {
+				return nil, err
+			}
+			t.gid = t.uid
+		}
+	}
+	if h.fifoDir != "" {
+		t.dir = filepath.Join(h.fifoDir, id)
+		err = makeDir(t.dir, h.sessionUser != nil) // in memory: mu may be held
+		if err == nil && h.fifoDirMounted {
+			err = mountTmpfs(t.dir, sessionDirSize, h.sessionUser != nil)
+		}
+		if err == nil {
+			err = t.writeFile(own.ZshenvName, own.Zshenv)
+		}
+		if err == nil && h.restrictsWrites() {
+			t.LandlockRules, err = h.openLandlockRules(t.dir)
+		}
+		if err != nil {
+			_ = removeDir(t.dir)
+			return nil, err
+		}
+	}
+	if h.sessionUser != nil && h.sessionUser.Last != 0 {
+		h.uids[t.uid] = t.id
+	}
+	h.confinements[id] = t
+	return t, nil
+}
+
+// writeFile puts a file into the confinement's directory, for its user alone.
+func (t *confinement) writeFile(name, text string) error {
+	path := filepath.Join(t.dir, name)
+	if err := os.WriteFile(path, []byte(text), 0o600); err != nil || t.user == nil {
+		return err
+	}
+	return os.Lchown(path, int(t.uid), int(t.gid))
+}
+
+// pickUIDLocked goes round, so that a number that was given back, with which there may be files, comes last. h.mu is held.
+func (h *Host) pickUIDLocked() (uint32, error) {
+	first, last := uint64(h.sessionUser.UID), uint64(h.sessionUser.Last)
+	for range last - first + 1 {
+		uid := h.nextUID
+		if h.nextUID++; uint64(h.nextUID) > last {
+			h.nextUID = h.sessionUser.UID
+		}
+		if id, taken := h.uids[uid]; !taken || id == "" && len(procfs.ProcessesOf(uid)) == 0 {
+			return uid, nil
+		}
+	}
+	return 0, fmt.Errorf("user numbers %s are all in use: %w", h.sessionUser.Text, unix.EAGAIN)
+}
+
+// markUIDsInUse takes the numbers out that somebody has already.
+func (h *Host) markUIDsInUse() {
+	for _, pid := range descriptor.NumbersIn("/proc") {
+		if uid, ok := procfs.OwnerOf(pid); ok && uid >= h.sessionUser.UID && uid <= h.sessionUser.Last {
+			h.uids[uid] = ""
+		}
+	}
+}
+
+// ReleaseConfinement ends what a session has beside its processes, once those are gone: nothing will run in it any more.
+func (h *Host) ReleaseConfinement(id string) {
+	h.mu.Lock()
+	t := h.confinements[id]
+	var left bool
+	if t != nil {
+		t.released = true
+		left = h.releaseConfinementLocked(t)
+	}
+	h.mu.Unlock()
+	if left {
+		h.killByUID(t)
+	}
+}
+
+// releaseConfinementLocked gives back what t has if it is over, but for a number with which there still are processes: those are left
+// for killByUID. h.mu is held.
+func (h *Host) releaseConfinementLocked(t *confinement) (left bool) {
+	if t == nil || !t.released || t.hasGroup {
+		return false
+	}
+	delete(h.confinements, t.id)
+	t.LandlockRules.Close()
+	if t.dir != "" {
+		if err := removeDir(t.dir); err != nil { // in memory, and nobody else makes anything in there
+			h.Log.Error().Err(err).Str("session", t.id).Msg("ports not removed")
+		}
+	}
+	if h.uids[t.uid] != t.id {
+		return false
+	}
+	if len(procfs.ProcessesOf(t.uid)) > 0 {
+		h.uids[t.uid] = "" // pickUIDLocked looks again
+		return true
+	}
+	delete(h.uids, t.uid)
+	return false
+}
+
+// killByUID kills what is left of a session by its number: what has hidden all else that told whose it is. Who has the number
+// and is not below us is somebody else.
+func (h *Host) killByUID(t *confinement) {
+	ours := func(pid int) bool {
+		uid, ok := procfs.OwnerOf(pid)
+		return ok && uid == t.uid && procfs.IsDescendant(pid, h.pid)
+	}
+	left, sent := procfs.ProcessesOf(t.uid), 0
+	var pause procfs.Backoff
+	for until := time.Now().Add(cgroup.LeftoverTimeout); time.Now().Before(until); left = procfs.ProcessesOf(t.uid) {
+		before := sent
+		for _, pid := range left {
+			if procfs.SignalIf(pid, unix.SIGKILL, ours) {
+				sent++
+			}
+		}
+		if sent == before {
+			break
+		}
+		pause.Sleep()
+	}
+	if sent > 0 {
+		h.Log.Warn().Str("session", t.id).Uint32("uid", t.uid).Int("processes", sent).Msg("ended what hid from its session's end")
+	}
+	if len(left) > 0 {
+		h.Log.Error().Str("session", t.id).Uint32("uid", t.uid).Ints("pids", left).Msg("a process of the session's user is left, its number is not given out again")
+	}
+}
+
+// hasProcess: pid is of the session's user, as far as sessions have each its own.
+func (t *confinement) hasProcess(pid int) bool {
+	if t.user == nil || t.user.Last == 0 {
+		return true
+	}
+	var st unix.Stat_t
+	return unix.Stat(procfs.Path(pid, ""), &st) == nil && st.Uid == t.uid
+}
+
+// RunsAsOtherUser: sessions run as another user than we do.
+func (h *Host) RunsAsOtherUser() bool { return h.sessionUser != nil }
+
+// isConfined: something holds the session's processes that their user does not have by himself.
+func (t *confinement) isConfined() bool { return t.dir != "" }
+
+// Cwd is where one of the group's own children is, "" when that cannot be known.
+func (g *Group) Cwd(pid int) string {
+	if c := g.host.childReaper.child(pid); c == nil || c.scope == nil || c.scope.group != g {
+		return ""
+	}
+	return procfs.Cwd(pid)
+}
+
+// prlimit limits one of the session's processes. To change another user's process takes CAP_SYS_RESOURCE, which root in a
+// container need not have; then a program as that user does it.
+func (t *confinement) prlimit(pid, resource int, l unix.Rlimit) error {
+	err := unix.Prlimit(pid, resource, &l, nil)
+	if err != unix.EPERM || t.user == nil {
+		return os.NewSyscallError("prlimit", err)
+	}
+	return confine.OnOtherThread(func() error { return t.limitByProgram(pid, resource, l) }) // this thread may be subject to the session's Landlock rules
+}
+
+var limitProgram = sync.OnceValues(func() (int, error) { return openProgram("trl-limit", limitText()) })
+
+func (t *confinement) limitByProgram(pid, resource int, l unix.Rlimit) error {
+	program, err := limitProgram()
+	if err != nil {
+		return err
+	}
+	r, w, err := os.Pipe()
+	if err != nil {
+		return err
+	}
+	defer r.Close()
+	defer w.Close()
+	var words []byte
+	for _, v := range []uint64{uint64(pid), uint64(resource), l.Cur, l.Max} {
+		words = binary.NativeEndian.AppendUint64(words, v)
+	}
+	if _, err := w.Write(words); err != nil {
+		return err
+	}
+	var child int
+	err = ForkOutsideSessions(func() (err error) {
+		child, err = syscall.ForkExec("/proc/self/fd/"+strconv.Itoa(program), []string{"trl-limit"}, &syscall.ProcAttr{
+			Dir: "/", Files: []uintptr{r.Fd()}, Sys: &syscall.SysProcAttr{Credential: &syscall.Credential{Uid: t.uid, Gid: t.gid}},
+		})
+		return err
+	})
+	if err != nil {
+		return os.NewSyscallError("prlimit", err)
+	}
+	var ws unix.WaitStatus
+	if _, err := descriptor.RetryEINTR(func() (int, error) { return unix.Wait4(child, &ws, 0, nil) }); err != nil {
+		return os.NewSyscallError("wait4", err)
+	}
+	if ws != 0 { // an errno, or killed by somebody who has the session's user
+		return os.NewSyscallError("prlimit", syscall.Errno(max(ws.ExitStatus(), 1)))
+	}
+	return nil
+}
+
+// restrictThread makes this thread, and whatever it forks, subject to what holds the session. There is no way back.
+func (t *confinement) restrictThread() error {
+	if err := noNewPrivileges(); err != nil {
+		return err
+	}
+	if t.user == nil { // else the kernel lets it send us no signal
+		confine.FilterSignalsOfThread()
+	}
+	return t.LandlockRules.Apply()
+}
+
+// noNewPrivileges makes this thread, and whatever it forks, stay without what sudo and its like would give.
+func noNewPrivileges() error {
+	return os.NewSyscallError("prctl no_new_privs", unix.Prctl(unix.PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0))
+}

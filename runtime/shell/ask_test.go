@@ -1,0 +1,114 @@
+package shell
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"trl/internal/testkit"
+)
+
+// impatient makes Ask wait for d only.
+func impatient(t *testing.T, d time.Duration) {
+	was := answerTimeout
+	answerTimeout = d
+	t.Cleanup(func() { answerTimeout = was })
+}
+
+func asked(who string) int {
+	questions.mu.Lock()
+	defer questions.mu.Unlock()
+	return questions.of[who]
+}
+
+// Nobody waits for longer than answerTimeout, and threads that are stuck are few.
+func TestAskIsBounded(t *testing.T) {
+	impatient(t, 20*time.Millisecond)
+	dir, answer := testkit.DeadMount(t)
+	defer answer()
+	want := []error{unix.ETIMEDOUT, unix.ETIMEDOUT, unix.EAGAIN, unix.EAGAIN}
+	for i, want := range want {
+		err := AskEnterable("eve", dir)
+		e, ok := errors.AsType[*fs.PathError](err)
+		if !ok || e.Op != "chdir" || e.Path != dir || e.Err != want || !Unanswered(err) {
+			t.Errorf("question %d: %#v", i, err)
+		}
+	}
+	if n := asked("eve"); n != maxQuestions {
+		t.Errorf("%d questions are under way", n)
+	}
+	impatient(t, forever)
+	if err := AskEnterable("bob", t.TempDir()); err != nil {
+		t.Errorf("another session: %v", err)
+	}
+	if err := AskEnterable("bob", "/dev/shm"); err != nil {
+		t.Errorf("another session, on no disk: %v", err)
+	}
+	if err := AskEnterable("bob", t.TempDir()+"/none"); !errors.Is(err, fs.ErrNotExist) || Unanswered(err) {
+		t.Error(err)
+	}
+	answer()
+	testkit.Eventually(t, "its threads are given back", func() bool { return asked("eve") == 0 })
+}
+
+// All askers together have maxQuestionsOfAll questions under way, and one more waits for a place, in vain here.
+func TestQuestionsOfAllAreBounded(t *testing.T) {
+	impatient(t, time.Minute)
+	let, asked := make(chan struct{}), make(chan error, maxQuestionsOfAll)
+	for i := range maxQuestionsOfAll {
+		go func() {
+			_, err := Ask(Question{Who: fmt.Sprint(i / maxQuestions)}, func() (struct{}, error) { <-let; return struct{}{}, nil })
+			asked <- err
+		}()
+	}
+	all := func() int {
+		questions.mu.Lock()
+		defer questions.mu.Unlock()
+		return questions.all
+	}
+	testkit.Eventually(t, "they are under way", func() bool { return all() == maxQuestionsOfAll })
+	q := Question{Who: "one more"}
+	answerTimeout = 20 * time.Millisecond // the others have their timers
+	if _, err := Ask(q, func() (struct{}, error) { return struct{}{}, nil }); !errors.Is(err, unix.EAGAIN) {
+		t.Errorf("one more: %v", err)
+	}
+	close(let)
+	for range maxQuestionsOfAll {
+		if err := <-asked; err != nil {
+			t.Error(err)
+		}
+	}
+	answerTimeout = time.Minute
+	if _, err := Ask(q, func() (struct{}, error) { return struct{}{}, nil }); err != nil {
+		t.Errorf("once there is room: %v", err)
+	}
+}
+
+type closeOnce struct{ closed *atomic.Int32 }
+
+func (c closeOnce) Close() error { c.closed.Add(1); return nil }
+
+// An answer that comes too late is closed; one that was taken is the caller's.
+func TestAskClosesWhatComesLate(t *testing.T) {
+	var closed atomic.Int32
+	impatient(t, time.Millisecond)
+	let := make(chan struct{})
+	if _, err := Ask(Question{Who: "eve", Op: "open", Path: "x"}, func() (closeOnce, error) { <-let; return closeOnce{&closed}, nil }); !errors.Is(err, unix.ETIMEDOUT) {
+		t.Error(err)
+	}
+	close(let)
+	testkit.Eventually(t, "it is closed", func() bool { return closed.Load() == 1 })
+	impatient(t, forever)
+	if _, err := Ask(Question{Who: "eve"}, func() (closeOnce, error) { return closeOnce{&closed}, nil }); err != nil {
+		t.Error(err)
+	}
+	testkit.Eventually(t, "no question is under way", func() bool { return asked("eve") == 0 })
+	if n := closed.Load(); n != 1 {
+		t.Errorf("%d are closed", n)
+	}
+}

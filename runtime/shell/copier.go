@@ -1,0 +1,317 @@
+package shell
+
+import (
+	"os"
+	"sync"
+	"sync/atomic"
+	"syscall"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"trl/runtime/descriptor"
+	"trl/runtime/journal"
+	"trl/runtime/own"
+)
+
+// chunk is how much is read of a pipe at once: all that a pipe holds by default.
+const chunk = 64 << 10
+
+var chunks = sync.Pool{New: func() any { b := make([]byte, chunk); return &b }}
+
+// A Copier copies output into a journal: from the pipes of a command or a process, or from a terminal. It pauses while the
+// journal has no room, and it closes the journal when the last source has ended.
+//
+// There are two ways to use it. The run loop of a command polls the pipes itself and calls Step and Exact, so a command
+// needs no second goroutine. Start copies each source on a goroutine of its own; Stop ends these goroutines and waits for
+// them. Processes and terminals use Start from their beginning, a command only at its end, if another process still holds
+// its pipes.
+type Copier struct {
+	journal atomic.Pointer[journal.Journal] // nil after the end: an ended Process must not keep the output in memory
+	sources [2]source                       // the first count are used; set before Start
+	count   int                             // set before Start
+	calls   *pipeCalls                      // counts the calls of Step and Exact; nil if Start is used
+
+	readSlots chan struct{} // limits the pipes that a session's Copiers read at once, see maxReadSlots; nil: no limit
+	onEOF     func()        // called when the last source has ended; nil: nothing; set before Start
+	afterEOF  func(*Copier) // called after onEOF, by a goroutine that Stop waits for; nil: nothing; set before Start
+	scope     own.KeptScope // holds the processes that an ended command left running; nil: unknown; set before Start
+
+	room      chan struct{} // has an element after the journal may have got room
+	stop      chan struct{} // closed by Stop
+	done      chan struct{} // closed when the last source has ended and the journal is closed
+	finishing atomic.Bool   // CatchUp is waiting
+	once      sync.Once
+	wg        sync.WaitGroup
+
+	mu   sync.Mutex // held from a read until the journal has its bytes, so CatchUp sees all of it or nothing; a session can make it be held for a long time
+	open int        // guarded by mu; sources that have not ended
+}
+
+// source is one pipe or one terminal.
+type source struct {
+	stream    journal.Stream
+	fd        int  // the pipe that Step and Exact read; its owner closes it
+	remaining int  // bytes that Exact has still to read
+	eof       bool // Step has seen the end
+
+	file  *os.File        // the pipe or terminal that Start reads
+	raw   syscall.RawConn // of file
+	pty   *pty            // nil: a pipe
+	ended bool            // guarded by Copier.mu
+}
+
+// newCopier returns a Copier for Start.
+func newCopier(j *journal.Journal) *Copier {
+	c := &Copier{room: make(chan struct{}, 1), stop: make(chan struct{}), done: make(chan struct{})}
+	c.journal.Store(j)
+	return c
+}
+
+// add adds a source.
+func (c *Copier) add(s source) {
+	c.sources[c.count] = s
+	c.count++
+}
+
+// pollFD returns what to poll for pipe i. After the pipe's end that is nothing.
+func (c *Copier) pollFD(i int) unix.PollFd {
+	if s := &c.sources[i]; !s.eof {
+		return unix.PollFd{Fd: int32(s.fd), Events: unix.POLLIN}
+	}
+	return unix.PollFd{Fd: -1}
+}
+
+// Step copies once from pipe i, at most len(buf) bytes, and returns how many bytes came.
+func (c *Copier) Step(i int, buf []byte) int {
+	s := &c.sources[i]
+	c.calls.enter()
+	n, err := c.journal.Load().Fill(s.stream, s.fd, len(buf), buf)
+	c.calls.leave()
+	s.eof = s.eof || n == 0 && err == nil
+	return n
+}
+
+// Exact copies exactly the bytes that the pipes hold now. It counts them first (FIONREAD), so the number stays the same
+// while a background job writes to the same pipe. While the journal has no room it calls wait, and it returns when wait
+// returns false.
+func (c *Copier) Exact(buf []byte, wait func() bool) {
+	fds := [2]unix.PollFd{c.pollFD(0), c.pollFD(1)}
+	descriptor.Poll(fds[:]) // takes no pipe's lock. An empty pipe is not touched, so nobody can hold us up with it
+	for i := range c.sources {
+		if s := &c.sources[i]; fds[i].Revents&unix.POLLIN != 0 {
+			c.calls.enter()
+			s.remaining, _ = unix.IoctlGetInt(s.fd, unix.TIOCINQ)
+			c.calls.leave()
+		}
+	}
+	for c.sources[0].remaining > 0 || c.sources[1].remaining > 0 {
+		if !c.journal.Load().Room() {
+			if !wait() {
+				return
+			}
+			continue
+		}
+		for i := range c.sources {
+			s := &c.sources[i]
+			if s.remaining <= 0 {
+				continue
+			}
+			if n := c.Step(i, buf[:min(len(buf), s.remaining)]); n > 0 {
+				s.remaining -= n
+			} else {
+				s.remaining = 0
+			}
+		}
+	}
+}
+
+// takePipes takes over the read ends that a pair of output pipes still has. It closes the pair when they have ended.
+func (c *Copier) takePipes(l *outputPipes) error {
+	c.onEOF, c.readSlots = l.close, l.log.set.readSlots
+	for i := range l.r {
+		if l.r[i] < 0 {
+			continue
+		}
+		stream := journal.Stdout + journal.Stream(i)
+		f := os.NewFile(uintptr(l.takeReadEnd(i)), stream.String())
+		raw, err := f.SyscallConn()
+		if err != nil {
+			f.Close()
+			return err
+		}
+		c.add(source{stream: stream, file: f, raw: raw})
+	}
+	return nil
+}
+
+// usePTY makes a terminal the source. The terminal's owner closes it, after Stop.
+func (c *Copier) usePTY(l *pty) {
+	c.add(source{stream: journal.TTY, file: l.master, raw: l.raw, pty: l})
+}
+
+// onRoom must be called when the journal may have got room.
+func (c *Copier) onRoom() { putToken(c.room) }
+
+// hasEnded tells whether the last source has ended.
+func (c *Copier) hasEnded() bool { return c.journal.Load() == nil }
+
+// Start copies each source on a goroutine of its own until the source ends, or until Stop.
+func (c *Copier) Start() {
+	if c.open = c.count; c.open == 0 {
+		c.finish()
+	}
+	for i := range c.count {
+		c.wg.Add(1)
+		go c.copyAll(&c.sources[i]) // ends with the source or at Stop, which waits for it
+	}
+}
+
+// copyAll is the life of a source's goroutine.
+func (c *Copier) copyAll(s *source) {
+	defer c.wg.Done()
+	buf := chunks.Get().(*[]byte)
+	defer chunks.Put(buf)
+	for c.waitForRoom() && c.copyOnce(s, *buf) {
+	}
+	if s.pty == nil {
+		s.file.Close()
+	}
+	c.mu.Lock()
+	s.ended = true
+	c.open--
+	last := c.open == 0
+	if last {
+		c.finish()
+	}
+	c.mu.Unlock()
+	if last && c.afterEOF != nil {
+		c.afterEOF(c)
+	}
+}
+
+// finish closes the journal. No source writes to it any more.
+func (c *Copier) finish() {
+	c.journal.Load().Close()
+	c.journal.Store(nil)
+	close(c.done)
+	if c.onEOF != nil {
+		c.onEOF()
+	}
+}
+
+// waitForRoom returns true when the journal has room, and false after Stop.
+func (c *Copier) waitForRoom() bool {
+	for {
+		select {
+		case <-c.stop:
+			return false
+		default:
+		}
+		j := c.journal.Load()
+		if j.Room() || c.finishing.Load() && j.Fits() {
+			c.onRoom() // the other source may wait for it, too
+			return true
+		}
+		select {
+		case <-c.room:
+		case <-c.stop:
+			return false
+		}
+	}
+}
+
+// copyOnce waits for output and copies it once. It returns false at the end of the source.
+func (c *Copier) copyOnce(s *source, buf []byte) bool {
+	more := false
+	err := s.raw.Read(func(fd uintptr) bool {
+		c.mu.Lock()
+		defer c.mu.Unlock()
+		if c.readSlots != nil {
+			c.readSlots <- struct{}{}
+			defer func() { <-c.readSlots }()
+		}
+		var n int
+		var err error
+		if s.pty != nil {
+			n, err = s.pty.copyOnce(c.journal.Load(), int(fd), buf)
+		} else {
+			n, err = c.journal.Load().Fill(s.stream, int(fd), len(buf), buf)
+		}
+		more = n > 0
+		return err != unix.EAGAIN
+	})
+	return err == nil && more
+}
+
+// Quiet waits until no output has come for the time quiet and the sources are empty, at most for the time limit. It
+// returns how long that took. It is called after Start and never waits for a pipe's lock, so no session can hold it up.
+func (c *Copier) Quiet(quiet, limit time.Duration) time.Duration {
+	begin := time.Now()
+	for j := c.journal.Load(); j != nil; {
+		left := min(quiet-time.Since(later(begin, j.LastWrite())), limit-time.Since(begin))
+		if left <= 0 {
+			if time.Since(begin) >= limit || !j.Room() || c.isDrained(0) && c.isDrained(1) {
+				break
+			}
+			left = time.Millisecond // the goroutine has not yet read what is there
+		}
+		select {
+		case <-c.done:
+			return time.Since(begin)
+		case <-time.After(left):
+		}
+	}
+	return time.Since(begin)
+}
+
+// CatchUp returns when the goroutines have copied what the sources hold. After the exit of the only writer that is all of
+// its output. A reader that keeps the journal full delays CatchUp, but not for longer than limit, and not after Stop. A
+// reader's bound on how far the output may be ahead of it (Reader.SetAhead) does not apply meanwhile: what is left to copy
+// is no more than the kernel holds.
+func (c *Copier) CatchUp(limit time.Duration) {
+	c.finishing.Store(true)
+	defer c.finishing.Store(false)
+	end := time.Now().Add(limit)
+	for i := range c.count {
+		for !c.isDrained(i) && time.Now().Before(end) {
+			c.onRoom()
+			select {
+			case <-c.stop:
+				return
+			case <-c.done:
+				return
+			case <-time.After(time.Millisecond):
+			}
+		}
+	}
+}
+
+// isDrained tells whether source i is empty and the journal has everything that was in it. It does not wait for a pipe's
+// lock. The poll of a PTY waits until the kernel has passed on what programs wrote (tty_buffer_flush_work).
+func (c *Copier) isDrained(i int) bool {
+	if !c.mu.TryLock() {
+		return false
+	}
+	defer c.mu.Unlock()
+	if i >= c.count || c.sources[i].ended {
+		return true
+	}
+	fds := []unix.PollFd{{Fd: -1, Events: unix.POLLIN}}
+	_ = c.sources[i].raw.Control(func(fd uintptr) { // fails where the file is closed
+		fds[0].Fd = int32(fd)
+		descriptor.Poll(fds)
+	})
+	return fds[0].Revents&unix.POLLIN == 0
+}
+
+// Stop ends the copying, also while other processes hold the sources, and waits for the goroutines.
+func (c *Copier) Stop() {
+	c.once.Do(func() {
+		close(c.stop)
+		for i := range c.count {
+			_ = c.sources[i].file.SetReadDeadline(time.Now())
+		}
+	})
+	c.wg.Wait()
+}

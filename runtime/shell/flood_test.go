@@ -1,0 +1,59 @@
+package shell
+
+import (
+	"bytes"
+	"os"
+	"regexp"
+	"strconv"
+	"testing"
+	"time"
+)
+
+// copied finds in what dd says how many bytes it has written.
+var copied = regexp.MustCompile(`(?s).*\n(\d+) bytes.*`)
+
+// A session that floods its own control pipe is read at a bounded pace. Its commands end, also by a timeout and a cancel, and its
+// shell is not taken for a broken one.
+func TestFloodedControlPipe(t *testing.T) {
+	eachShell(t, func(t *testing.T, s *session) {
+		dir := t.TempDir()
+		lines := dir + "/lines"
+		if err := os.WriteFile(lines, bytes.Repeat([]byte("y\n"), 50<<20), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		s.want("X=kept", "")
+		pid := s.Pid()
+		begin := time.Now()
+		r := s.run("timeout -s INT 1 dd if=" + lines + ` bs=4k of="$__trl_c" 2>` + dir + "/said; cat " + dir + "/said")
+		took := time.Since(begin)
+		said := r.out
+		n, err := strconv.Atoi(copied.ReplaceAllString(said, "$1"))
+		if most := (64 << 10) * int(took/(100*time.Millisecond)+4); err != nil || n > most {
+			t.Errorf("%d bytes went through in %v: %q %v", n, took, said, err)
+		}
+		if r.Died || s.Pid() != pid {
+			t.Error("the shell was replaced")
+		}
+		s.want("echo $X", "kept\n")
+		c := NewCommand(`yes >"$__trl_c"`)
+		c.Timeout, c.Grace = 300*time.Millisecond, 300*time.Millisecond
+		if r := s.wait(s.start(c)); r.Timeout != "hard" {
+			t.Errorf("%+v", r.Outcome)
+		}
+		c = NewCommand(`echo begun; yes >"$__trl_c"`)
+		c.Grace = 300 * time.Millisecond
+		done := s.start(c)
+		time.AfterFunc(50*time.Millisecond, func() { c.Cancel(15, c.Grace) })
+		if r := s.wait(done); !r.Cancelled {
+			t.Errorf("%+v", r.Outcome)
+		}
+		s.want("echo $X", "kept\n")
+		// A job goes on while the session works.
+		s.run(`yes >"$__trl_c" & J=$!`)
+		for range 5 {
+			s.want("echo $X", "kept\n")
+		}
+		s.run("kill $J")
+		s.want("echo $X", "kept\n")
+	})
+}

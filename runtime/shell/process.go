@@ -1,0 +1,414 @@
+package shell
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"strconv"
+	"strings"
+	"syscall"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"trl/protocol"
+	"trl/runtime/dialect"
+	"trl/runtime/journal"
+	"trl/runtime/own"
+	"trl/runtime/procfs"
+)
+
+// ProcessSpec is a background command.
+type ProcessSpec struct {
+	Text      string
+	Dir       string
+	Env       map[string]*string
+	OpenStdin bool
+	Journal   *journal.Journal // closed when nobody holds the process's output any more
+}
+
+// Process is a background command with a scope of its own, made by Shell.PrepareProcess. One goroutine (watch) waits for its
+// end; a Copier copies its output. It ends by itself, by Kill, or with its session.
+type Process struct {
+	heldResources
+	b            *Base
+	s            *Shell // whose it is
+	scope        own.KeptScope
+	scopeRemoved bool // guarded by mu
+	pid          int
+	stdin        *stdinBuffer // its stdin, nil when it has none
+	pipes        *outputPipes
+	copier       *Copier
+	exited       chan struct{} // closed by watch, after the output is in the journal
+
+	inputToken chan struct{} // one token: the stdin buffer has more; nil without stdin
+	feederDone chan struct{} // closed when the feeder has ended; nil without stdin
+	status     own.Status    // set before exited is closed
+	saved      SavedProcess  // set once in Start
+}
+
+// PrepareProcess makes a background command from the session's present state: directory, variables, functions. Its text does not run
+// before Start, so that the caller can write it down until then. A fresh bash or
+// zsh reads a snapshot; a POSIX shell that may have functions, which it cannot list, makes a copy of itself, which
+// ignores INT and QUIT, as POSIX has it for what is started with `&`.
+func (s *Shell) PrepareProcess(spec ProcessSpec) (*Process, error) {
+	if spec.Dir != "" {
+		if err := s.currentGroup().Enterable(spec.Dir); err != nil {
+			return nil, err
+		}
+	}
+	here := s.checkShellDir()
+	sp, free, giveBack := s.tryTurn()
+	defer giveBack()
+	if sp == nil {
+		return nil, ErrShellGone
+	}
+	s.mu.Lock()
+	group, cfg := s.group, s.cfg
+	s.mu.Unlock()
+	scope, err := group.NewScope()
+	if err != nil {
+		return nil, err
+	}
+	p := &Process{b: s.b, s: s, heldResources: heldResources{owner: "process", group: group}, scope: scope, copier: newCopier(spec.Journal), exited: make(chan struct{})}
+	spec.Journal.OnRoom(p.copier.onRoom)
+	byCopy := free && !sp.dialect.ListsFunctions && s.mayHaveFunctions.Load() && !sp.dead()
+	if err = p.makePipes(&s.streamLogs, spec.Journal, spec.OpenStdin, !byCopy); err == nil {
+		var text int
+		var before string
+		if text, err = p.holdAtGate([]byte(sp.dialect.FileText(spec.Text, ""))); err == nil {
+			before, err = envAndDirScript(sp.dialect, spec.Env, spec.Dir, group.Dir(), p.holdText)
+		}
+		if err == nil {
+			if before != "" {
+				before = "{ " + before + "} 2>/dev/null\n" // what the session traces is not the process's
+			}
+			script := before + sp.dialect.RunLine(group.Dir()+"/"+strconv.Itoa(text)) + "\n"
+			if byCopy {
+				err = p.startCopy(s, sp, script)
+			} else {
+				err = p.startFresh(s, sp, cfg, script, spec.Dir, free, here)
+			}
+		}
+	}
+	if err != nil {
+		if !scope.Remove() {
+			_ = scope.Kill(0)
+			scope.Remove()
+		}
+		p.copier.Start()
+		p.copier.Stop()
+		p.closeFiles()
+		p.Release()
+		if p.pipes != nil {
+			p.pipes.close()
+		}
+		if p.stdin != nil {
+			p.stdin.close()
+		}
+		return nil, err
+	}
+	p.saved.Pid, p.saved.Scope, p.saved.Pipes, p.saved.Span = p.pid, scope.Number(), p.pipes.saved(), spec.Journal.Span()
+	p.saved.Held, p.saved.Gate = p.heldFiles, p.startGate.HeldW
+	p.copier.Start()
+	if p.stdin != nil {
+		go p.feed() // writes what Input gives; ends with the process; dispose waits for it
+	}
+	s.mu.Lock()
+	s.procs[p] = struct{}{}
+	s.mu.Unlock()
+	return p, nil
+}
+
+// Start lets the process run.
+func (p *Process) Start() { p.openGate() }
+
+// makePipes makes what the process is connected with; inherited: a child will be given its ends, not open them.
+func (p *Process) makePipes(of *streamLogs, j *journal.Journal, stdin, inherited bool) (err error) {
+	if p.pipes, err = newOutputPipes(p.group, of, inherited); err != nil {
+		return err
+	}
+	p.pipes.log.attachJournal(j, 0, 0)
+	if err := p.copier.takePipes(p.pipes); err != nil {
+		return fmt.Errorf("output pipes: %w", err)
+	}
+	if !stdin {
+		return nil
+	}
+	if p.stdin, err = newStdinBuffer(p.group, inherited); err != nil {
+		return err
+	}
+	p.inputToken, p.feederDone = make(chan struct{}, 1), make(chan struct{})
+	p.saved.Stdin = p.stdin.files
+	return nil
+}
+
+// startFresh starts a new shell that reads the state, then the text, which goes to a directory of its own unless that is "".
+func (p *Process) startFresh(s *Shell, sp *shellProc, cfg ShellConfig, script, ownDir string, free bool, here checkedDir) error {
+	state, lost, err := s.stateScript(sp, free, p.holdText)
+	if err != nil {
+		return err
+	}
+	if !sp.dialect.ListsFunctions && s.mayHaveFunctions.Load() {
+		lost = Union(lost, []string{"functions"})
+	}
+	p.saved.Lost = lost
+	dir, gone, err := s.enterableDir(sp, cfg, state, here)
+	if err != nil {
+		return err
+	}
+	if ownDir == "" && s.changesDir(sp, state, gone, free, lost) {
+		script = dialect.CdBack(sp.dialect, dir) + script
+	}
+	argv, err := dialect.ScriptArgs(cfg.Path, p.gateLine(sp.dialect)+state+script)
+	if err != nil {
+		return err
+	}
+	null, err := os.Open(os.DevNull)
+	if err != nil {
+		return err
+	}
+	defer null.Close()
+	files := []*os.File{null, null, null}
+	stdin := -1
+	if p.stdin != nil {
+		stdin = p.stdin.r
+	}
+	for i, fd := range []int{stdin, p.pipes.w[0], p.pipes.w[1]} {
+		if fd < 0 {
+			continue
+		}
+		dup, err := unix.FcntlInt(uintptr(fd), unix.F_DUPFD_CLOEXEC, 3)
+		if err != nil {
+			return err
+		}
+		files[i] = os.NewFile(uintptr(dup), "stdio")
+		defer files[i].Close()
+	}
+	child, err := p.scope.Spawn(own.Spec{Path: cfg.Path, Argv: argv, Env: cfg.Env, Dir: dir, Files: files})
+	if err != nil {
+		return err
+	}
+	p.pid = child.Pid()
+	p.pipes.closeWriters()
+	p.watchChild(child)
+	return nil
+}
+
+func (p *Process) watchChild(child own.KeptChild) {
+	p.child = child
+	go func() { // ends with the child; the session's end waits for exited
+		<-child.Exited()
+		p.status = child.Status()
+		p.finish()
+	}()
+}
+
+// startCopy lets the shell fork itself. The copy waits at a gate until it is in its own scope.
+func (p *Process) startCopy(s *Shell, sp *shellProc, script string) error {
+	made, err := p.makeChannels(own.MemFile, own.MemFile)
+	if err != nil {
+		return err
+	}
+	text, status := made[0], made[1]
+	if err := writeMemfd(text.W, []byte(script)); err != nil {
+		return err
+	}
+	in := os.DevNull
+	if p.stdin != nil {
+		in = p.group.Dir() + "/" + strconv.Itoa(p.stdin.fileNumber)
+	}
+	s.seq++
+	tag := strconv.Itoa(s.seq)
+	end := time.Now().Add(bootTimeout)
+	sp.sendBy(end, fmt.Sprintf("\\__trl_j %s %d %d %d %d %d %s\n", in, p.pipes.writeEnd(0), p.pipes.writeEnd(1), text.FileNumber, status.FileNumber, p.startGate.FileNumber, tag))
+	r, ok := sp.awaitVerb('j', tag, end)
+	if !ok {
+		return fmt.Errorf("shell did not start a copy: %w", ErrShellGone)
+	}
+	start, ok := procfs.Read(r.val)
+	if !ok || start.Ppid != sp.child.Pid() {
+		return fmt.Errorf("copy of the shell: %w", unix.ESRCH)
+	}
+	if err := p.scope.AddForkedCopy(r.val); err != nil {
+		return err
+	}
+	p.pid = r.val
+	p.saved.Copy, p.saved.Start, p.saved.Status = true, start.Start, status.HeldW
+	return p.watchCopy(status.W, start.Start)
+}
+
+// watchCopy waits for a copy of the shell, which is not the keeper's child; it writes its status where we find it.
+func (p *Process) watchCopy(status int, start uint64) error {
+	pidfd, err := unix.PidfdOpen(p.pid, unix.PIDFD_NONBLOCK)
+	if err != nil && err != unix.ESRCH {
+		return fmt.Errorf("copy of the shell: %w", err)
+	}
+	var f *os.File
+	if err == nil {
+		f = os.NewFile(uintptr(pidfd), "pidfd")
+		if now, ok := procfs.Read(p.pid); !ok || now.Start != start { // it has ended, and its number is somebody else's
+			f.Close()
+			f = nil
+		}
+	}
+	go func() { // ends when the copy has exited; the session's end waits for exited
+		if f != nil {
+			waitPidfd(f)
+			f.Close()
+		}
+		p.status = own.SignalStatus(syscall.SIGKILL)
+		var b [64]byte
+		if n, _ := unix.Pread(status, b[:], 0); n > 2 {
+			code, _ := strconv.Atoi(strings.TrimSpace(string(b[2:n])))
+			p.status = own.Status{Code: code, Signal: protocol.ExitCodeSignal(code)}
+		}
+		p.finish()
+	}()
+	return nil
+}
+
+// waitPidfd returns when the process of f has exited.
+func waitPidfd(f *os.File) {
+	rc, err := f.SyscallConn()
+	if err != nil {
+		return
+	}
+	_ = rc.Read(func(fd uintptr) bool {
+		fds := []unix.PollFd{{Fd: int32(fd), Events: unix.POLLIN}}
+		n, _ := unix.Poll(fds, 0)
+		return n > 0
+	})
+}
+
+// finish is the end of a process: its last output first, then the news.
+func (p *Process) finish() {
+	p.closeFiles()
+	p.pipes.closeWriters()
+	p.copier.CatchUp(catchUpBound)
+	p.removeScope()
+	close(p.exited)
+}
+
+// removeScope gives up the scope, once.
+func (p *Process) removeScope() {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.scopeRemoved = p.scopeRemoved || p.s.removeScope(p.scope)
+}
+
+// catchUpBound is how long the end of a process waits for readers that hold its last output up.
+const catchUpBound = time.Minute
+
+// Release gives back what the keeper has of a process whose end is written down: until then our successor may need it.
+func (p *Process) Release() { p.release() }
+
+// Saved is what a successor must know of it.
+func (p *Process) Saved() SavedProcess { return p.saved }
+
+// Pid is that of the process; of a POSIX shell's copy it is the one that waits for the copy.
+func (p *Process) Pid() int { return p.pid }
+
+// Exited is closed when the process has ended and what it wrote is in the journal.
+func (p *Process) Exited() <-chan struct{} { return p.exited }
+
+// Status is how it ended; after Exited.
+func (p *Process) Status() own.Status { return p.status }
+
+// Input adds to the process's stdin. It never waits.
+func (p *Process) Input(b []byte, eof bool) error {
+	if p.stdin == nil || p.hasExited() {
+		return ErrStdinClosed
+	}
+	if p.stdin.pending()+int64(len(b)) > maxPendingInput {
+		return ErrStdinFull
+	}
+	if err := p.stdin.add(b, eof); err != nil {
+		return err
+	}
+	select {
+	case p.inputToken <- struct{}{}:
+	default:
+	}
+	return nil
+}
+
+// feed fills the pipe whenever there is something to fill it with, and room. It closes the stdin buffer, since it may be held up in
+// it, and the end of the process shall not be.
+func (p *Process) feed() {
+	defer close(p.feederDone)
+	defer p.stdin.close()
+	for {
+		for p.stdin.feed() {
+			if !p.stdin.awaitRoom(p.exited) {
+				return
+			}
+		}
+		select {
+		case <-p.inputToken:
+		case <-p.exited:
+			return
+		}
+	}
+}
+
+func (p *Process) hasExited() bool {
+	select {
+	case <-p.exited:
+		return true
+	default:
+		return false
+	}
+}
+
+// Signal sends sig to the process and all that it started.
+func (p *Process) Signal(sig syscall.Signal) error {
+	if p.hasExited() {
+		return os.ErrProcessDone
+	}
+	p.scope.Signal(sig, 0)
+	return nil
+}
+
+// Kill ends the process and all that it started: TERM, grace, KILL. It returns when nothing of it is left.
+func (p *Process) Kill(ctx context.Context, grace time.Duration) error {
+	terminate := escalationStep{func() { p.scope.Signal(syscall.SIGTERM, 0) }, until(time.Now().Add(grace))}
+	if !p.b.escalate(ctx, p.isOver, terminate) {
+		if p.child != nil {
+			_ = p.child.Signal(syscall.SIGKILL) // Root's may have left the scope
+		}
+		if err := p.scope.Kill(0); err != nil {
+			return err
+		}
+	}
+	<-p.exited
+	p.removeScope()
+	return nil
+}
+
+// isOver: the process has exited, and nothing of it is left.
+func (p *Process) isOver() bool {
+	exited := (<-chan struct{})(p.exited)
+	if p.child != nil {
+		exited = p.child.Exited() // what it wrote may take longer
+	}
+	select {
+	case <-exited:
+		return len(p.scope.MembersExcept(0)) == 0
+	default:
+		return false
+	}
+}
+
+// dispose is called when the session's processes are all dead.
+func (p *Process) dispose() {
+	select {
+	case <-p.exited:
+	case <-time.After(time.Second): // somebody does not read its last output; the session does not wait for that
+	}
+	p.copier.Stop()
+	<-p.exited
+	if p.feederDone != nil {
+		<-p.feederDone
+	}
+}

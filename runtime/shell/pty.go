@@ -1,0 +1,271 @@
+package shell
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"sync"
+	"syscall"
+
+	"golang.org/x/sys/unix"
+
+	"trl/runtime/descriptor"
+	"trl/runtime/journal"
+	"trl/runtime/own"
+)
+
+// A pty is what of a terminal must outlive us, all of it held by the keeper as well: the PTY, and the way of its output
+// into the log. splice(2) wants a pipe at one of its ends, and a PTY is none, so the bytes take two steps, each of them one
+// system call: from the PTY into a pipe, from the pipe into the log. A kill -9 comes between two calls; what it finds in
+// the pipe the successor takes out first. So nothing is lost and nothing comes twice.
+//
+// Our end of the slave stays open as long as the terminal's first process lives: else a program that closes its terminal
+// and opens it again would look like the end.
+type pty struct {
+	group own.KeptGroup
+	log   *streamLog
+	files []HeldFile // set once; what SavedPTY has
+
+	master   *os.File        // set once; in Go's poller, never File.Fd: that would make it blocking for good
+	raw      syscall.RawConn // set once; the master's
+	masterFD int             // set once; the master's descriptor, valid while master is open
+
+	mu          sync.Mutex // held across the steps of a piece of output
+	slave       int        // guarded by mu; -1 once closed
+	r, w        int        // the pipe; guarded by mu for closing; -1 once closed
+	noSplice    bool       // guarded by mu; this kernel does not splice from terminals
+	closed      bool       // guarded by mu
+	heldNumbers []int      // guarded by mu; what the keeper calls them, in the order of files; -1 once dropped
+}
+
+// SavedPTY is what of a line must be known to go on with it.
+type SavedPTY struct {
+	Files []HeldFile `json:"files"` // master, slave, the pipe's ends
+	Log   []HeldFile `json:"log"`
+}
+
+const heldSlave = 1 // which of held is the slave
+
+// ErrNoTerminal: the kernel has no PTY left (kernel.pty.max), or we have no descriptor.
+var ErrNoTerminal = errors.New("no terminal to be had")
+
+func newPTY(group own.KeptGroup, of *streamLogs, cols, rows int) (l *pty, err error) {
+	l = &pty{group: group, slave: -1, r: -1, w: -1, masterFD: -1}
+	defer func() {
+		if err != nil {
+			l.close()
+			l.release()
+			l = nil
+		}
+	}()
+	if err = l.openPTY(cols, rows); err != nil {
+		return l, fmt.Errorf("%w: %w", ErrNoTerminal, err)
+	}
+	var fd [2]int
+	if err = unix.Pipe2(fd[:], unix.O_CLOEXEC|unix.O_NONBLOCK); err != nil {
+		return l, fmt.Errorf("output pipe: %w", err)
+	}
+	l.r, l.w = fd[0], fd[1]
+	log, err := journal.NewLog()
+	if err != nil {
+		return l, fmt.Errorf("output log: %w", err)
+	}
+	l.log = &streamLog{Log: log, group: group, set: of}
+	of.add(l.log)
+	fds := log.Fds()
+	ours := []int{l.masterFD, l.slave, l.r, l.w}
+	held, err := group.Hold(append(ours, fds[:]...)...)
+	if err != nil {
+		return l, fmt.Errorf("hold a terminal: %w", err)
+	}
+	l.heldNumbers, l.log.held = held[:4:4], heldFiles(held[4:], fds[:]...)
+	l.files = heldFiles(l.heldNumbers, ours...)
+	return l, nil
+}
+
+// openPTY makes the PTY, of the right size before anybody can ask. The slave is not opened by its path: in a container
+// that may be another instance's.
+func (l *pty) openPTY(cols, rows int) error {
+	master, err := unix.Open("/dev/ptmx", unix.O_RDWR|unix.O_NOCTTY|unix.O_CLOEXEC|unix.O_NONBLOCK, 0)
+	if err != nil {
+		return os.NewSyscallError("open /dev/ptmx", err)
+	}
+	if err := l.setMaster(master); err != nil {
+		return err
+	}
+	if err := unix.IoctlSetPointerInt(master, unix.TIOCSPTLCK, 0); err != nil {
+		return os.NewSyscallError("TIOCSPTLCK", err)
+	}
+	if err := setSize(master, cols, rows); err != nil {
+		return err
+	}
+	slave, _, errno := unix.Syscall(unix.SYS_IOCTL, uintptr(master), unix.TIOCGPTPEER, unix.O_RDWR|unix.O_NOCTTY|unix.O_CLOEXEC)
+	if errno != 0 {
+		return os.NewSyscallError("TIOCGPTPEER", errno)
+	}
+	l.slave = int(slave)
+	if mode, err := unix.IoctlGetTermios(l.slave, unix.TCGETS); err == nil {
+		mode.Iflag |= unix.IUTF8 // or a backspace in a prompt of `read` takes one byte of a character
+		_ = unix.IoctlSetTermios(l.slave, unix.TCSETS, mode)
+	}
+	return nil
+}
+
+// setMaster takes over a non-blocking master.
+func (l *pty) setMaster(fd int) (err error) {
+	l.masterFD, l.master = fd, os.NewFile(uintptr(fd), "ptmx")
+	l.raw, err = l.master.SyscallConn()
+	return err
+}
+
+func setSize(fd, cols, rows int) error {
+	err := unix.IoctlSetWinsize(fd, unix.TIOCSWINSZ, &unix.Winsize{Row: uint16(rows), Col: uint16(cols)})
+	return os.NewSyscallError("TIOCSWINSZ", err)
+}
+
+// resize gives the PTY another size; the kernel tells its programs, if it is one.
+func (l *pty) resize(cols, rows int) (err error) {
+	if e := l.raw.Control(func(fd uintptr) { err = setSize(int(fd), cols, rows) }); e != nil {
+		return e
+	}
+	return err
+}
+
+// size is the PTY's.
+func (l *pty) size() (cols, rows int) {
+	_ = l.raw.Control(func(fd uintptr) {
+		if w, err := unix.IoctlGetWinsize(int(fd), unix.TIOCGWINSZ); err == nil {
+			cols, rows = int(w.Col), int(w.Row)
+		}
+	})
+	return cols, rows
+}
+
+// saved is what a successor needs.
+func (l *pty) saved() SavedPTY {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return SavedPTY{Files: renumbered(l.files, l.heldNumbers), Log: l.log.held}
+}
+
+// ttyPiece is how much one splice takes from a PTY: what its line discipline holds (N_TTY_BUF_SIZE). More would make the
+// kernel allocate pages for nothing, each time.
+const ttyPiece = 4 << 10
+
+// copyOnce moves the terminal's output into the journal: at most what the pipe holds, which is no more than MaxWrite.
+// EAGAIN: there is no output now; io.EOF: no more will come.
+func (l *pty) copyOnce(j *journal.Journal, master int, buf []byte) (total int, err error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.closed {
+		return 0, io.EOF
+	}
+	for err == nil { // until the PTY is empty or the pipe is full
+		err = l.fillPipeLocked(master, buf)
+	}
+	for {
+		n, e := j.Fill(journal.TTY, l.r, len(buf), buf)
+		if n <= 0 || e != nil {
+			break
+		}
+		total += n
+	}
+	switch {
+	case total > 0:
+		return total, nil
+	case err == unix.EAGAIN:
+		return 0, err
+	}
+	return 0, io.EOF // EIO, mostly: nobody has the slave open any more
+}
+
+// fillPipeLocked gets a piece from the PTY into the pipe.
+func (l *pty) fillPipeLocked(master int, buf []byte) error {
+	for !l.noSplice {
+		n, err := unix.Splice(master, nil, l.w, nil, ttyPiece, unix.SPLICE_F_NONBLOCK)
+		switch {
+		case err == unix.EINTR:
+			continue
+		case err == unix.EINVAL, err == unix.ENOSYS, err == unix.EPERM:
+			l.noSplice = true
+			continue
+		case err == nil && n == 0:
+			return io.EOF
+		}
+		return err
+	}
+	// An old or fenced kernel: a kill between the two calls loses these bytes. Only what the pipe has room for is read.
+	fds := []unix.PollFd{{Fd: int32(l.w), Events: unix.POLLOUT}}
+	if n, _ := unix.Poll(fds, 0); n <= 0 {
+		return unix.EAGAIN
+	}
+	n, err := readPipe(master, buf[:ttyPiece])
+	if err == nil && n == 0 {
+		err = io.EOF
+	}
+	if err == nil {
+		_, err = unix.Write(l.w, buf[:n]) // a pipe that is writable has room for a page
+	}
+	return err
+}
+
+func readPipe(fd int, p []byte) (int, error) {
+	for {
+		n, err := unix.Read(fd, p)
+		if err != unix.EINTR {
+			return max(n, 0), err
+		}
+	}
+}
+
+// canonicalMode tells whether the terminal collects lines (ICANON), and how the kernel ends one besides a line feed.
+func (l *pty) canonicalMode() (on bool, ends string) {
+	_ = l.raw.Control(func(fd uintptr) {
+		if mode, err := unix.IoctlGetTermios(int(fd), unix.TCGETS); err == nil {
+			on = mode.Lflag&unix.ICANON != 0
+			ends = "\n" + string([]byte{mode.Cc[unix.VEOF], mode.Cc[unix.VEOL]})
+			if mode.Iflag&unix.ICRNL != 0 {
+				ends += "\r"
+			}
+		}
+	})
+	return on, ends
+}
+
+// closeSlave lets the terminal end once nobody else has it open.
+func (l *pty) closeSlave() {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	descriptor.Close(&l.slave)
+	if len(l.heldNumbers) > 0 {
+		dropHeld(l.group, l.heldNumbers, heldSlave, heldSlave+1)
+	}
+}
+
+// close closes our descriptors and wakes readers and writers of the master. The keeper keeps its own until release.
+func (l *pty) close() {
+	if l.master != nil {
+		l.master.Close() // first, and without mu: it wakes a reader that holds mu
+	}
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.closed {
+		return
+	}
+	l.closed = true
+	descriptor.Close(&l.slave)
+	descriptor.Close(&l.r)
+	descriptor.Close(&l.w)
+}
+
+// release lets the keeper forget the line, after close. Programs that still have the terminal open lose it. It comes after
+// the end was written down: a number that was dropped soon means another file, and all masters look the same.
+func (l *pty) release() {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	dropHeld(l.group, l.heldNumbers, 0, len(l.heldNumbers))
+	if l.log != nil {
+		l.log.finish()
+	}
+}

@@ -1,0 +1,173 @@
+package shell
+
+import (
+	"context"
+	"maps"
+	"slices"
+	"syscall"
+	"time"
+
+	"trl/runtime/descriptor"
+	"trl/runtime/own"
+)
+
+// Reset gives the session a fresh shell, everything of the old one killed. No Run may be going on. Where the error is Scarce, the
+// next command or Revive makes the shell.
+func (s *Shell) Reset(ctx context.Context, dir string, env []string) error {
+	<-s.turn
+	defer func() { s.turn <- struct{}{} }()
+	if s.closing.Load() {
+		return ErrShellGone
+	}
+	if err := s.endProcesses(ctx); err != nil {
+		return err
+	}
+	s.state.forget()
+	s.mayTrapAbort, s.restorePostponed = false, false
+	s.mayHaveFunctions.Store(false)
+	group, err := s.b.Keeper.Group(s.cfg.ID)
+	if err != nil {
+		return err
+	}
+	s.mu.Lock()
+	s.group, s.cfg.Dir, s.cfg.Env = group, dir, env
+	limits := s.cfg.Limits
+	s.mu.Unlock()
+	s.dropGauge()
+	if err := group.Limit(limits); err != nil {
+		return err
+	}
+	return s.startEmptyShell(scarceTimeout)
+}
+
+// endProcesses kills everything of the session and lets go of the shell process.
+func (s *Shell) endProcesses(ctx context.Context) error {
+	s.mu.Lock()
+	group := s.group
+	s.mu.Unlock()
+	if err := group.Close(ctx); err != nil {
+		return err
+	}
+	s.mu.Lock()
+	late, procs, terms, p := s.copiers, s.procs, maps.Clone(s.terms), s.p // a terminal takes itself out
+	s.copiers, s.procs, s.p, s.leftScopes = nil, map[*Process]struct{}{}, nil, nil
+	s.mu.Unlock()
+	for pr := range procs {
+		pr.dispose()
+	}
+	for t := range terms {
+		t.dispose()
+	}
+	for _, c := range late {
+		c.Stop()
+	}
+	if p != nil {
+		p.release()
+		group.Drop(p.held...)
+	}
+	return nil
+}
+
+// A pendingClose is a Close at work, which others wait for.
+type pendingClose struct {
+	done chan struct{} // closed when it has returned
+	err  error         // what it returned; once done
+}
+
+// sessionKillTimeout is how long a KILL may take: what is in an uninterruptible sleep after that is reported, not waited for.
+const sessionKillTimeout = 30 * time.Second
+
+// Close ends the session: HUP to the shell and TERM to all else, grace, KILL. Nothing of it is left when it returns nil.
+// A Run that is going on returns. Called again meanwhile, it waits for the same end, with the smaller grace.
+func (s *Shell) Close(grace time.Duration) (err error) {
+	until := time.Now().Add(grace)
+	s.mu.Lock()
+	if s.closed != nil {
+		if until.Before(s.killAt) {
+			s.killAt = until
+		}
+		first := s.closed
+		s.mu.Unlock()
+		<-first.done
+		return first.err
+	}
+	c := &pendingClose{done: make(chan struct{})}
+	s.closed, s.killAt = c, until
+	s.closing.Store(true)
+	group, p := s.group, s.p
+	terms := slices.Collect(maps.Keys(s.terms))
+	s.mu.Unlock()
+	defer func() { c.err = err; close(c.done) }()
+	if group != nil && grace > 0 {
+		terminate := escalationStep{func() { endInOrder(group, p, terms) }, s.killDeadline}
+		s.b.escalate(context.Background(), func() bool { return len(group.Members()) == 0 }, terminate)
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), sessionKillTimeout)
+	defer cancel()
+	if group != nil {
+		if err := group.Close(ctx); err != nil {
+			s.mu.Lock()
+			s.closed = nil // it can be tried again
+			s.mu.Unlock()
+			return err
+		}
+	}
+	s.wake()
+	<-s.turn // a Run sees the death of its shell
+	err = s.endProcesses(ctx)
+	s.dispose()
+	s.turn <- struct{}{} // who comes late finds no shell
+	return err
+}
+
+// endInOrder sends HUP to the shell and the terminals, and TERM to everything else of the session.
+func endInOrder(group own.KeptGroup, p *shellProc, terms []*Terminal) {
+	for _, t := range terms { // interactive shells ignore TERM; a stopped program takes no other signal than CONT
+		t.Signal(syscall.SIGHUP)
+		t.Signal(syscall.SIGCONT)
+	}
+	shell := 0
+	if p != nil {
+		shell = p.child.Pid()
+		_ = p.child.Signal(syscall.SIGHUP) // an interactive shell ignores TERM; at HUP it runs its EXIT trap
+	}
+	group.Signal(syscall.SIGTERM, shell)
+}
+
+// killDeadline is when KILL is due. A second Close can bring it forward.
+func (s *Shell) killDeadline() time.Time {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.killAt
+}
+
+// dispose closes what is left when no process is.
+func (s *Shell) dispose() {
+	if s.group != nil && s.p == nil {
+		_ = s.group.Close(context.Background())
+	}
+	if s.state != nil {
+		s.state.close()
+		if s.group != nil && len(s.state.held) > heldSessionLog {
+			s.group.Drop(s.state.held[:heldSessionLog]...)
+		}
+	}
+	s.closePipes()
+	s.dropGauge()
+	descriptor.Close(&s.wakeFD)
+	s.poll.close()
+	if s.group != nil {
+		s.group.ReleaseConfinement()
+	}
+}
+
+// Forget gives back what is held for a session that was closed: the output of its commands above all.
+func (s *Shell) Forget() {
+	s.streamLogs.close()
+	if s.state != nil {
+		s.state.sessionLog.Close()
+	}
+	if group := s.currentGroup(); group != nil {
+		group.DropAll()
+	}
+}

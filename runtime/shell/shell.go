@@ -1,0 +1,515 @@
+package shell
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"slices"
+	"strconv"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"syscall"
+	"time"
+
+	"github.com/rs/zerolog"
+	"golang.org/x/sys/unix"
+
+	"trl/metrics"
+	"trl/protocol"
+	"trl/runtime/dialect"
+	"trl/runtime/own"
+	"trl/runtime/procfs"
+	"trl/runtime/sessionlog"
+)
+
+// ShellConfig says what a session's shell is.
+type ShellConfig struct {
+	ID      string // the session's, also in its TRL_SESSION_ID
+	Path    string
+	Dir     string
+	Env     []string
+	Restore bool // on_shell_exit: restore
+	Limits  protocol.Limits
+}
+
+// Base is what all shells of a gateway share.
+type Base struct {
+	Keeper  own.Keeper
+	Metrics *metrics.Metrics
+	Log     zerolog.Logger
+}
+
+// Shell is a session's shell as its user sees it: it goes on when the process behind it is replaced. Run, Rest, Setup,
+// Revive and Reset are called by one goroutine at a time; the other methods by any. Close ends it, also below a Run.
+type Shell struct {
+	b     *Base
+	state *state
+	turn  chan struct{} // holds one element while nobody uses the shell's channel
+
+	streamLogs streamLogs // until Forget
+	restore    atomic.Bool
+	closing    atomic.Bool
+
+	mu         sync.Mutex
+	cfg        ShellConfig            // guarded by mu: Setup and Reset change Dir and Env
+	p          *shellProc             // guarded by mu; nil after Close, or when it could not be put back
+	group      own.KeptGroup          // guarded by mu: Reset makes a new one
+	leftScopes []own.KeptScope        // guarded by mu: where commands left something running, until removeEmptyScopes
+	procs      map[*Process]struct{}  // guarded by mu
+	terms      map[*Terminal]struct{} // guarded by mu
+	copiers    []*Copier              // guarded by mu
+	closed     *pendingClose          // guarded by mu; nil before the first Close, and after one that could not kill
+	killAt     time.Time              // guarded by mu; until when that Close waits
+
+	// owned by the holder of turn
+	seq              int
+	poll             *poller      // where Run waits
+	wakeFD           int          // eventfd that wakes Run
+	pipeCalls        pipeCalls    // any may look
+	gauge            *own.Gauge   // of group, nil before its first command
+	pipes            *outputPipes // for the next command; nil: to be made
+	saveMu           sync.Mutex   // orders what entries is told; before mu
+	saved            SavedShell   // guarded by saveMu
+	entries          EntryWriter  // set by SetEntryWriter, with the turn and saveMu held; nil: nobody writes anything down
+	snapshotTried    time.Time    // of the last try to get a snapshot
+	snapshotsPaid    time.Time    // when the snapshots so far have had their share of the time, see snapshotDelay
+	mayTrapAbort     bool         // it may have one for the abort signal, which defeats the abort
+	mayTrapLines     bool         // it may have some that run for our lines: see dialect.hidesTraps
+	mayHaveFunctions atomic.Bool  // it may have functions, which it cannot list; any may look
+	leftScopesLimit  int          // removeEmptyScopes, when left is longer than that
+
+	restorePostponed bool // it is dead, and something is short that another one takes: see restoreShell
+}
+
+// OpenShell starts a session's shell; it answers when it returns.
+func (b *Base) OpenShell(ctx context.Context, c ShellConfig) (*Shell, error) {
+	if err := ctx.Err(); err != nil {
+		return nil, err
+	}
+	s := b.newShell(c)
+	s.restore.Store(c.Restore)
+	if err := s.openGroup(); err != nil {
+		s.dispose()
+		s.Forget()
+		return nil, err
+	}
+	s.turn <- struct{}{}
+	return s, nil
+}
+
+func (b *Base) newShell(c ShellConfig) *Shell {
+	return &Shell{
+		b: b, cfg: c, turn: make(chan struct{}, 1), wakeFD: -1, procs: map[*Process]struct{}{}, terms: map[*Terminal]struct{}{},
+		streamLogs: streamLogs{readSlots: make(chan struct{}, maxReadSlots), onBreak: func(err error) {
+			b.Log.Warn().Err(err).Str("session", c.ID).Msg("output log has broken off: a crash of the gateway would lose what follows")
+		}},
+	}
+}
+
+// openGroup founds the group: with its first shell process, and what the shell's state is kept in.
+func (s *Shell) openGroup() (err error) {
+	p, err := newShellProc(s.cfg.Path)
+	if err != nil {
+		return err
+	}
+	defer func() {
+		if err != nil {
+			p.abandon(s.group)
+		}
+	}()
+	spec, done, err := p.spec(s.cfg)
+	if err != nil {
+		return err
+	}
+	defer done()
+	f, err := s.b.Keeper.StartSession(s.cfg.ID, own.StartRequest{
+		Shell: spec, Limits: s.cfg.Limits, Parallel: func(g own.KeptGroup) error { return s.makeChannels(p, g) },
+	})
+	if err != nil {
+		return err
+	}
+	s.group, p.scope, p.child = f.Group, f.Scope, f.Child
+	if err = s.boot(p, s.group, nil); err == nil {
+		s.p = p
+	}
+	return err
+}
+
+// makeChannels makes what the shell needs once it listens, and we beside it.
+func (s *Shell) makeChannels(p *shellProc, g own.KeptGroup) (err error) {
+	if s.state, err = newState(); err != nil {
+		return err
+	}
+	made, numbers, err := g.MakeChannels(slices.Concat(stateFiles, channels), s.state.sessionLog.Fd(), p.script)
+	if err != nil {
+		return fmt.Errorf("control pipe: %w", err)
+	}
+	s.state.setFiles(made[:len(stateFiles)], numbers[0])
+	s.streamLogs.sessionLog, s.streamLogs.sessionLogNumber = s.state.sessionLog, numbers[0]
+	p.setChannels(g, made[len(stateFiles):], numbers[1])
+	return s.makePoller()
+}
+
+// makePoller makes what Run waits with.
+func (s *Shell) makePoller() (err error) {
+	if s.wakeFD, err = unix.Eventfd(0, unix.EFD_CLOEXEC|unix.EFD_NONBLOCK); err != nil {
+		return fmt.Errorf("eventfd: %w", err)
+	}
+	s.poll, err = newPoller()
+	return err
+}
+
+// spawn starts a process for the shell in a scope of its own.
+func (s *Shell) spawn(script []byte) (*shellProc, error) {
+	s.mu.Lock()
+	group, c := s.group, s.cfg
+	s.mu.Unlock()
+	if script != nil { // it goes to where the state says; where it was made may be gone by now
+		c.Dir = "/"
+	}
+	p, err := newShellProc(c.Path)
+	if err != nil {
+		return nil, err
+	}
+	if err = p.start(c, group); err == nil {
+		err = s.boot(p, group, script)
+	}
+	if err != nil {
+		p.abandon(group)
+		return nil, err
+	}
+	return p, nil
+}
+
+// openDir opens the directory of a process; 0: it cannot be had. Some network file systems are asked by this (NFS, 9p).
+func (s *Shell) openDir(pid int) int {
+	path := procfs.Path(pid, "/cwd")
+	fd, err := Ask(Question{Who: s.cfg.ID, Op: "open", Path: path}, func() (openFD, error) {
+		fd, err := unix.Open(path, unix.O_PATH|unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
+		return openFD(fd), err
+	})
+	if err != nil {
+		return 0
+	}
+	return int(fd)
+}
+
+// An openFD is a descriptor that Ask closes where nobody waits for it any more.
+type openFD int
+
+func (fd openFD) Close() error { return unix.Close(int(fd)) }
+
+// Name is the shell's kind: bash, dash, ash or zsh.
+func (s *Shell) Name() string {
+	k, _, err := dialect.Of(s.cfg.Path)
+	if err != nil {
+		return ""
+	}
+	return k.Name
+}
+
+// Pid is that of the present process, 0 when there is none.
+func (s *Shell) Pid() int {
+	if p := s.proc(); p != nil {
+		return p.child.Pid()
+	}
+	return 0
+}
+
+func (s *Shell) proc() *shellProc {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.p
+}
+
+// Exited is closed when the present process has exited.
+func (s *Shell) Exited() <-chan struct{} {
+	if p := s.proc(); p != nil {
+		return p.child.Exited()
+	}
+	c := make(chan struct{})
+	close(c)
+	return c
+}
+
+// Dir is the shell's working directory, "" when it cannot be known.
+func (s *Shell) Dir() string {
+	pid := s.Pid()
+	if pid == 0 {
+		return ""
+	}
+	return s.currentGroup().Cwd(pid)
+}
+
+// EnvCount is how many variables the shell began with.
+func (s *Shell) EnvCount() int {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return len(s.cfg.Env)
+}
+
+// SetRestore decides what a shell that ends means: put it back, or leave that to the session's end.
+func (s *Shell) SetRestore(on bool) { s.restore.Store(on) }
+
+// Prepare makes ahead what the first command needs. What cannot be made, that command tries again, and says why.
+func (s *Shell) Prepare() {
+	<-s.turn
+	defer func() { s.turn <- struct{}{} }()
+	group := s.currentGroup()
+	s.pipes, _ = newOutputPipes(group, &s.streamLogs, false)
+	s.gauge = group.Gauge()
+}
+
+// Setup makes a warm shell the session's: its directory and variables.
+func (s *Shell) Setup(dir string, env map[string]*string) error {
+	moves := dir != "" && dir != s.cfg.Dir
+	if moves {
+		if err := s.currentGroup().Enterable(dir); err != nil {
+			return err
+		}
+	}
+	<-s.turn
+	defer func() { s.turn <- struct{}{} }()
+	p := s.proc()
+	if p == nil {
+		return ErrShellGone
+	}
+	text := ""
+	if moves {
+		text = dialect.CdLine(p.dialect, dir) + "\n"
+	}
+	if text == "" && len(env) == 0 {
+		return nil
+	}
+	s.seq++
+	status, ok := p.ask(s.currentGroup(), strconv.Itoa(s.seq), dialect.EnvScript(p.dialect, env)+text, bootTimeout)
+	if !ok {
+		return ErrShellGone
+	}
+	if status != 0 && text != "" {
+		return &fs.PathError{Op: "chdir", Path: dir, Err: syscall.EACCES}
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if dir != "" {
+		s.cfg.Dir = dir
+	}
+	s.cfg.Env = mergeEnv(s.cfg.Env, env)
+	return nil
+}
+
+func mergeEnv(base []string, env map[string]*string) []string {
+	out := slices.DeleteFunc(slices.Clone(base), func(kv string) bool {
+		n, _, _ := strings.Cut(kv, "=")
+		_, set := env[n]
+		return set
+	})
+	for n, v := range env {
+		if v != nil {
+			out = append(out, n+"="+*v)
+		}
+	}
+	return out
+}
+
+// Run runs one command and returns when it has ended, its output is in the journal, and the shell is ready for the
+// next one; a shell that died with it has been put back where the session wants that.
+func (s *Shell) Run(c *Command) Outcome {
+	if c.Dir != "" && c.resumed == nil {
+		if err := c.checkDir(s.currentGroup()); err != nil {
+			c.Journal.Close()
+			return Outcome{Err: err, Code: -1, Cancelled: errors.Is(err, errCancelled), Dir: s.Dir()}
+		}
+	}
+	<-s.turn
+	defer func() { s.turn <- struct{}{} }()
+	c.Journal.OnRoom(c.onRoom)
+	c.attachRun(s.wake, &s.pipeCalls)
+	defer c.detachRun()
+	p := s.proc()
+	if p != nil {
+		trap := s.mayTrapAbort || (strings.Contains(c.Text, "trap") || strings.Contains(c.Text, "TRAP")) && p.dialect.SetsTrap.MatchString(c.Text)
+		s.mayTrapLines = s.mayTrapLines || p.dialect.HidesTraps && dialect.MayTrap(c.Text)
+		p.traps = s.mayTrapLines
+		funcs := s.mayHaveFunctions.Load() || !p.dialect.ListsFunctions && mayDefine(c.Text)
+		if trap != s.mayTrapAbort || funcs != s.mayHaveFunctions.Load() {
+			s.mayTrapAbort = trap
+			s.mayHaveFunctions.Store(funcs)
+			s.save()
+		}
+	}
+	var again *outputPipes
+	var lost []string
+	restored := false
+	if s.restorePostponed && !s.closing.Load() {
+		var after Replaced
+		err := s.restoreShell(p, &after, scarceTimeout)
+		if s.restorePostponed {
+			c.Journal.Close()
+			return Outcome{Err: err, Code: -1}
+		}
+		if err == nil {
+			restored, lost = true, after.Lost
+		}
+	}
+	for try := range 3 { // a shell that dies unasked three times in a row is not going to run this
+		if p = s.proc(); p == nil || s.closing.Load() {
+			break
+		}
+		if c.resumed == nil && s.state.wanted() && s.snapshotFirst(c.Text) {
+			s.snapshot(p) // the shell takes it before the command, even if it has not yet taken what came before
+		}
+		var o Outcome
+		if o, again = s.attempt(c, again); again == nil {
+			o.Restored, o.Lost = o.Restored || restored, Union(lost, o.Lost)
+			return o
+		}
+		if !p.dead() { // a resumed one that had not begun
+			continue
+		}
+		if try > 0 { // it may be its state that ends it
+			s.state.forget()
+			lost = Union(lost, allState)
+		}
+		var after Replaced
+		err := s.restoreShell(p, &after, scarceTimeout)
+		if s.restorePostponed {
+			again.close()
+			c.Journal.Close()
+			return Outcome{Err: err, Code: -1}
+		}
+		if err != nil {
+			break
+		}
+		restored, lost = true, Union(lost, after.Lost)
+		again.discard()
+	}
+	c.Journal.Close()
+	if again != nil {
+		again.close()
+	}
+	return Outcome{Err: ErrShellGone, Code: -1, Died: true}
+}
+
+// Union is what is in either.
+func Union(a, b []string) []string {
+	return append(slices.Clone(a), slices.DeleteFunc(slices.Clone(b), func(x string) bool { return slices.Contains(a, x) })...)
+}
+
+func (s *Shell) wake() {
+	one := [8]byte{1}
+	_, _ = unix.Write(s.wakeFD, one[:])
+}
+
+// closePipes closes the pipes kept for the next command.
+func (s *Shell) closePipes() {
+	if s.pipes != nil {
+		s.poll.unwatch(slotPipes)
+		s.pipes.close()
+		s.pipes = nil
+	}
+}
+
+// leaveScope leaves what a command started in its scope and moves the shell to a new one. It returns the old scope, nil where
+// the shell was not moved.
+func (s *Shell) leaveScope(r *run) own.KeptScope {
+	old := r.p.scope
+	if r.died || r.scope != old {
+		return nil // restoreShell has seen to it, or there is no shell to part from, or a gateway before us has parted them
+	}
+	fresh, err := s.group.NewScope()
+	if err == nil {
+		err = fresh.AddChild(r.p.child.Pid())
+	}
+	if err != nil {
+		s.b.Log.Error().Err(err).Str("session", s.cfg.ID).Msg("cell")
+		return nil
+	}
+	s.mu.Lock()
+	r.p.scope = fresh
+	s.leftScopes = append(s.leftScopes, old)
+	many := len(s.leftScopes) > s.leftScopesLimit
+	s.mu.Unlock()
+	if many { // so that a look at all of them is not due for every command
+		s.leftScopesLimit = 2*s.removeEmptyScopes() + maxLeftScopes
+	}
+	s.save()
+	return old
+}
+
+// maxLeftScopes is how many scopes a session may have that commands left something in, beside twice those where that runs.
+const maxLeftScopes = 8
+
+// removeEmptyScopes gives up the scopes that commands left something in and that are empty by now, and says how many there still are.
+// Where an output of the command is held, somebody is there who holds it, and nobody looks. The caller has the turn.
+func (s *Shell) removeEmptyScopes() (still int) {
+	s.mu.Lock()
+	left := slices.DeleteFunc(slices.Clone(s.leftScopes), func(c own.KeptScope) bool {
+		return slices.ContainsFunc(s.copiers, func(late *Copier) bool { return late.scope == c && !late.hasEnded() })
+	})
+	s.mu.Unlock()
+	return s.removeScopes(left...)
+}
+
+// removeScopes removes scopes of s.left that are empty, and says how many are left.
+func (s *Shell) removeScopes(scopes ...own.KeptScope) (still int) {
+	gone := slices.DeleteFunc(scopes, func(c own.KeptScope) bool { return len(c.MembersExcept(0)) > 0 || !c.Remove() })
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.leftScopes = slices.DeleteFunc(s.leftScopes, func(c own.KeptScope) bool { return slices.Contains(gone, c) })
+	return len(s.leftScopes)
+}
+
+// outputReleased is told that nobody holds the outputs of a command any more that left something running: who held them is about to be gone.
+// A goroutine of the Copier waits for that, for a moment: what lives on is looked at after the next command.
+func (s *Shell) outputReleased(late *Copier) {
+	for pause := time.Millisecond; pause < 100*time.Millisecond; pause *= 4 {
+		s.mu.Lock()
+		there := slices.Contains(s.leftScopes, late.scope)
+		s.mu.Unlock()
+		if !there {
+			return
+		}
+		s.removeScopes(late.scope)
+		select {
+		case <-time.After(pause):
+		case <-late.stop:
+			return
+		}
+	}
+}
+
+// currentGroup is who holds what must outlive us.
+func (s *Shell) currentGroup() own.KeptGroup {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.group
+}
+
+// addCopier remembers who follows the pipes of an ended command, and forgets those that are done.
+func (s *Shell) addCopier(late *Copier) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.copiers = slices.DeleteFunc(s.copiers, func(c *Copier) bool { return c.hasEnded() })
+	s.copiers = append(s.copiers, late)
+}
+
+// Background lists what earlier commands left running.
+func (s *Shell) Background() []int {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	var pids []int
+	s.leftScopes = slices.DeleteFunc(s.leftScopes, func(c own.KeptScope) bool {
+		m := c.MembersExcept(0)
+		pids = append(pids, m...)
+		return len(m) == 0 && c.Remove()
+	})
+	return pids
+}
+
+// SessionLog is where the session's owner writes down what a successor needs.
+func (s *Shell) SessionLog() *sessionlog.Log { return s.state.sessionLog }
+
+func signalName(s syscall.Signal) string { return protocol.SignalName(s) }

@@ -1,0 +1,593 @@
+package shell
+
+import (
+	"bytes"
+	"cmp"
+	"errors"
+	"fmt"
+	"os"
+	"slices"
+	"strconv"
+	"strings"
+	"sync"
+	"time"
+	"unsafe"
+
+	"golang.org/x/sys/unix"
+
+	"trl/runtime/crashpoint"
+	"trl/runtime/descriptor"
+	"trl/runtime/dialect"
+	"trl/runtime/own"
+	"trl/runtime/procfs"
+)
+
+// bootTimeout bounds a shell's start: 2 ms as a rule, and a machine under the worst load must not lose a session by it.
+const bootTimeout = 20 * time.Second
+
+// shellProc is one process of a session's shell: made by newShellProc, spawned by start or Keeper.StartSession, of use after
+// raise, used by one goroutine at a time (the caller of Run), ended by its own exit or by release.
+type shellProc struct {
+	dialect      *dialect.Dialect
+	child        own.KeptChild
+	scope        own.KeptScope // where the shell is now, and with it what the running command starts
+	script       int           // write end of the script channel
+	ctlR         int           // control pipe: reports come in here
+	ctlW         int           // its other end, opened by the shell under /proc; -1 where the keeper is another process
+	text         int           // memfd: the text of the running command
+	scriptReader int           // the shell's end of the script channel, until it is spawned
+	argv         []string      // set once
+	held         []int         // what the keeper calls script, ctlR, ctlW and text; none of it before the shell runs
+	lines        []byte
+	flood        flood      // what bounds the reading of lines
+	exit         *int       // the status that the EXIT trap told, nil before
+	exitIsWhole  bool       // the EXIT trap ran outside of functions, so that its snapshot is the shell's last state
+	stateStatus  *int       // what the state said at its end: 0, or 1 where its directory was not to be had; nil: it did not come to it
+	textSize     int        // bytes that text has at most
+	traps        bool       // it may have traps that would run for our lines; false until its first command
+	stdinPath    string     // path of its stdin in /proc, for stdin
+	poll         *poller    // its session's, for wait
+	pipeCalls    *pipeCalls // the same; see pipeCalls
+}
+
+// Which of held is which.
+const (
+	heldScript = iota
+	heldCtlR
+	heldCtlW
+	heldText
+)
+
+// report is one message of the control pipe.
+type report struct {
+	verb byte   // 'e' end of a command, 'j' a copy was started, 'g' what was told last
+	seq  string // whose; of 'g' the question's
+	val  int    // the status, or the copy's pid
+	last string // of 'g': the command whose status it is
+}
+
+// maxReport is beyond any line of the boot text.
+const maxReport = 4 << 10
+
+// newShellProc makes what of a shell's process is nobody else's: its script channel. Whoever does not get it to run
+// abandons it.
+func newShellProc(path string) (p *shellProc, err error) {
+	p = &shellProc{script: -1, ctlR: -1, ctlW: -1, text: -1, scriptReader: -1}
+	if p.dialect, p.argv, err = dialect.Of(path); err != nil {
+		return nil, err
+	}
+	var ch [2]int
+	if err := unix.Pipe2(ch[:], unix.O_CLOEXEC); err != nil {
+		return nil, fmt.Errorf("script channel: %w", err)
+	}
+	p.scriptReader, p.script = ch[0], ch[1]
+	flags := unix.O_NONBLOCK
+	if p.dialect.PacketChannel {
+		flags |= unix.O_DIRECT
+	}
+	if _, err := unix.FcntlInt(uintptr(p.script), unix.F_SETFL, flags); err != nil {
+		p.release()
+		return nil, fmt.Errorf("script channel: %w", err)
+	}
+	return p, nil
+}
+
+// concurrently calls all at once, and says what the first of them to fail says. What they ask the keeper takes one round trip so,
+// not one each.
+func concurrently(calls ...func() error) error {
+	errs := make([]error, len(calls))
+	var others sync.WaitGroup
+	for i := 1; i < len(calls); i++ {
+		others.Go(func() { errs[i] = calls[i]() })
+	}
+	errs[0] = calls[0]()
+	others.Wait()
+	return cmp.Or(errs...)
+}
+
+// channels are what the shell opens: the control pipe, and the text of a command.
+var channels = []own.ChannelKind{own.OutPipe, own.MemFile}
+
+// setChannels makes them p's own; script is what the keeper calls the script channel, which it holds as well.
+func (p *shellProc) setChannels(group own.KeptGroup, made []own.Channel, script int) {
+	p.ctlR, p.ctlW, p.text = made[0].R, made[0].W, made[1].W
+	_, _ = unix.FcntlInt(uintptr(p.text), unix.F_SETFL, unix.O_NOATIME) // for took: the shell opens it anew
+	p.held = []int{script, made[0].HeldR, made[0].HeldW, made[1].HeldW}
+	if group.HeldElsewhere() {
+		descriptor.Close(&p.ctlW)
+	}
+}
+
+// start spawns the shell, in a scope of its own.
+func (p *shellProc) start(c ShellConfig, group own.KeptGroup) error {
+	err := concurrently(
+		func() (err error) {
+			p.scope, err = group.NewScope()
+			return err
+		},
+		func() error {
+			made, held, err := group.MakeChannels(channels, p.script)
+			if err != nil {
+				return fmt.Errorf("control pipe: %w", err)
+			}
+			p.setChannels(group, made, held[0])
+			return nil
+		})
+	if err != nil {
+		return err
+	}
+	spec, done, err := p.spec(c)
+	if err != nil {
+		return err
+	}
+	defer done()
+	p.child, err = p.scope.Spawn(spec)
+	return err
+}
+
+// spec is how the shell is spawned; done once it is, or cannot be.
+func (p *shellProc) spec(c ShellConfig) (spec own.Spec, done func(), err error) {
+	null, err := devNull()
+	if err != nil {
+		return own.Spec{}, nil, err
+	}
+	reader := os.NewFile(uintptr(p.scriptReader), "script")
+	p.scriptReader = -1
+	files := []*os.File{null, null, null, reader}
+	if p.dialect.Stdin != "" {
+		files = []*os.File{reader, null, null}
+	}
+	done = func() { reader.Close() }
+	return own.Spec{Path: c.Path, Argv: append(p.argv, p.dialect.Args...), Env: c.Env, Dir: c.Dir, Files: files}, done, nil
+}
+
+// devNull is the stdio of all our shells while they run no command: one open file, for stdin.
+var devNull = sync.OnceValues(func() (*os.File, error) { return os.OpenFile(os.DevNull, os.O_RDWR, 0) })
+
+// abandon is for one that does not run, or shall not.
+func (p *shellProc) abandon(group own.KeptGroup) {
+	if p.child != nil {
+		_ = p.child.Signal(unix.SIGKILL)
+	}
+	p.release()
+	if p.held != nil && group != nil { // it went with the group
+		group.Drop(p.held...)
+	}
+	if p.scope != nil {
+		_ = p.scope.Kill(0)
+		p.scope.Remove()
+	}
+}
+
+// boot lets a shell that was spawned read the boot text and then state, when there is one. Without, the shell reports as
+// soon as it has the text: it reads it while we and the client are at work, and what it is given to do comes after that.
+func (s *Shell) boot(p *shellProc, group own.KeptGroup, state []byte) error {
+	p.pipeCalls = &s.pipeCalls
+	text := p.dialect.Boot
+	if state == nil {
+		text = "\\printf 'e boot 0\\n' >@P@/@C@\n" + text
+	}
+	text = strings.NewReplacer("@P@", group.Dir(), "@C@", strconv.Itoa(p.held[heldCtlW]),
+		"@X@", strconv.Itoa(s.state.held[heldExit]), "@E@", dialect.EndMark).Replace(text)
+	boot, done, err := shareText(group, []byte(text))
+	if err != nil {
+		return err
+	}
+	defer done()
+	line := ". " + boot
+	if state == nil {
+		line += "\n__trl_n='boot 0';" // a line of its own: most shells read byte by byte, and the first one waits for no more
+	} else {
+		told := fmt.Sprintf("\n%s 's state %%s\\n' \"$__trl_l\" >|%s/%d\n", p.dialect.Call("printf"), group.Dir(), p.held[heldCtlW])
+		st, done, err := shareText(group, append(slices.Clip(state), told...))
+		if err != nil {
+			return err
+		}
+		defer done()
+		line += fmt.Sprintf(";%s %s;%s", p.dialect.Source, st, p.dialect.InitVars)
+	}
+	if p.dialect.Stdin == "" {
+		line += "\\exec 3<&-;"
+	}
+	if state == nil {
+		p.send(line + "\n")
+	} else {
+		p.send(line + p.report(p.dialect.ReportCall, "boot"))
+		p.send(p.report(p.dialect.ResendCall, "boot"))
+	}
+	p.poll = s.poll
+	// Each line it has taken without a word is a state that makes a shell useless; the caller tries without.
+	ready, end := false, time.Now().Add(bootTimeout)
+	for mute := 0; !ready && mute < 2 && time.Now().Before(end) && !p.dead(); {
+		if _, ready = p.awaitVerb('e', "boot", time.Now().Add(firstWedgeInterval)); !ready && p.unread() == 0 {
+			mute++
+		}
+	}
+	if !ready {
+		_ = p.child.Signal(unix.SIGKILL)
+		<-p.child.Exited()
+		return fmt.Errorf("shell %s did not come up: %v", s.cfg.Path, p.child.Status())
+	}
+	return nil
+}
+
+// release closes what trl holds of a shell that has exited.
+func (p *shellProc) release() {
+	for _, fd := range []*int{&p.script, &p.scriptReader, &p.ctlR, &p.ctlW, &p.text} {
+		if *fd >= 0 {
+			unix.Close(*fd)
+			*fd = -1
+		}
+	}
+	if p.child != nil {
+		<-p.child.Exited()
+		p.child.Close()
+	}
+}
+
+// stdin is what a command that is given none has to open, "" where the shell's own still is that. It is not once the user has
+// said `exec <file`, or where we may not look.
+func (p *shellProc) stdin() string {
+	if p.dialect.Stdin != "" {
+		return p.dialect.Stdin
+	}
+	if null, err := devNull(); err == nil && sameFile(p.child.Pid(), 0, int(null.Fd())) {
+		return ""
+	}
+	if p.stdinPath == "" { // a gateway before us has started it, or the kernel does not tell
+		p.stdinPath = procfs.Path(p.child.Pid(), "/fd/0")
+	}
+	var room [len(os.DevNull) + 1]byte
+	if n, err := unix.Readlink(p.stdinPath, room[:]); err == nil && string(room[:n]) == os.DevNull {
+		return ""
+	}
+	return os.DevNull
+}
+
+// report is what ends a line that has the shell report, by quit or again, what ran before.
+func (p *shellProc) report(call, seq string) string {
+	end := p.dialect.KeepStatus + "\n"
+	if !p.traps || !p.dialect.HidesTraps {
+		return call + " " + seq + end
+	}
+	// The status is taken within the first command: each further one would run a DEBUG trap.
+	return `\builtin trap -p ERR RETURN DEBUG >|"$__trl_x${-:$((__trl_v=$?,0)):0}";\builtin trap - ERR RETURN DEBUG;` + call + " " + seq + " t" + end
+}
+
+// send writes one line to the script channel, which has room for two at least. Once it has more to say, that is sendBy.
+func (p *shellProc) send(line string) { _ = p.write([]byte(line)) }
+
+// write is one line, whole or not at all.
+func (p *shellProc) write(line []byte) error {
+	crashpoint.Here("before a line")
+	p.pipeCalls.enter()
+	defer p.pipeCalls.leave()
+	_, err := unix.Write(p.script, line)
+	return err
+}
+
+// sendBy is send once there is room: a packet pipe has 16 slots, and two only where its user's pipes exceed the kernel's
+// measure (fs.pipe-user-pages-soft). A shell that does not read is waited for until the deadline. False: not sent.
+func (p *shellProc) sendBy(deadline time.Time, line string) bool {
+	for {
+		switch err := p.write([]byte(line)); err {
+		case nil:
+			return true
+		case unix.EAGAIN, unix.EINTR:
+		default:
+			return false
+		}
+		left := time.Until(deadline)
+		if left <= 0 || p.dead() {
+			return false
+		}
+		ppoll([]unix.PollFd{{Fd: int32(p.script), Events: unix.POLLOUT}, {Fd: int32(p.child.Pidfd()), Events: unix.POLLIN}}, left)
+	}
+}
+
+// writeText puts a command's text where the shell finds it.
+func (p *shellProc) writeText(text string) error {
+	if len(text) < p.textSize {
+		if err := unix.Ftruncate(p.text, int64(len(text))); err != nil {
+			return fmt.Errorf("memfd: %w", err)
+		}
+	}
+	p.textSize = len(text)
+	if err := writeMemfd(p.text, []byte(text)); err != nil {
+		return err
+	}
+	var times [2]unix.Timespec // of 1970, until it is read
+	_ = futimens(p.text, &times)
+	return nil
+}
+
+// hasReadText: the shell has begun to read that text since, and so to run it. Where this cannot be known, it is false.
+func (p *shellProc) hasReadText() bool {
+	var st unix.Stat_t
+	return unix.Fstat(p.text, &st) == nil && st.Mtim.Sec == 0 && st.Atim.Sec != 0
+}
+
+// unread is how many bytes of the channel the shell has not taken.
+func (p *shellProc) unread() int {
+	p.pipeCalls.enter()
+	defer p.pipeCalls.leave()
+	n, err := unix.IoctlGetInt(p.script, unix.TIOCINQ)
+	if err != nil {
+		return 0
+	}
+	return n
+}
+
+// next returns a report that has arrived, without waiting.
+func (p *shellProc) next() (report, bool) {
+	for {
+		if i := bytes.IndexByte(p.lines, '\n'); i >= 0 {
+			f := bytes.Fields(p.lines[:i])
+			p.lines = p.lines[i+1:]
+			if len(f) < 3 {
+				continue
+			}
+			switch f[0][0] {
+			case 'e', 'j':
+				v, _ := strconv.Atoi(string(f[2]))
+				if f[0][0] == 'e' {
+					v &= 0xff // dash and zsh have more in $? after `return 300`
+				}
+				return report{verb: f[0][0], seq: string(f[1]), val: v}, true
+			case 'g':
+				v, _ := strconv.Atoi(string(f[len(f)-1]))
+				return report{verb: 'g', seq: string(f[1]), last: string(f[2]), val: v & 0xff}, true
+			case 's':
+				v, _ := strconv.Atoi(string(f[2]))
+				p.stateStatus = &v
+			case 'x':
+				code, _ := strconv.Atoi(string(f[1]))
+				p.exit, p.exitIsWhole = &code, string(f[2]) == "0"
+			}
+			continue
+		}
+		if p.flood.pauses() {
+			return report{}, false
+		}
+		var buf [512]byte
+		p.pipeCalls.enter()
+		n, err := unix.Read(p.ctlR, buf[:])
+		p.pipeCalls.leave()
+		if err == unix.EINTR {
+			continue
+		}
+		if n <= 0 {
+			return report{}, false
+		}
+		crashpoint.Here("after a report")
+		p.flood.count(n)
+		if len(p.lines) == 0 {
+			p.lines = p.lines[:0:0]
+		}
+		if len(p.lines) > maxReport { // no line of ours; a session may write what it likes there
+			p.lines = p.lines[:0]
+		}
+		p.lines = append(p.lines, buf[:n]...)
+	}
+}
+
+// A flood bounds what is read of a control pipe, which the session's processes can write to as fast as they like. Reports are some
+// 20 bytes each: beyond floodBytes in floodTime nothing is read until that time is over. The pipe is full then, and whoever writes waits.
+type flood struct {
+	heard int       // bytes since began
+	began time.Time // of the present floodTime, if it was long ago; zero: not yet
+	until time.Time // nothing is read before; zero: no flood
+}
+
+const (
+	floodBytes = 64 << 10
+	floodTime  = 100 * time.Millisecond
+)
+
+func (f *flood) count(n int) {
+	if f.heard += n; f.heard < floodBytes {
+		return
+	}
+	now := time.Now()
+	if end := f.began.Add(floodTime); now.Before(end) {
+		f.until, f.began = end, end
+	} else {
+		f.began = now
+	}
+	f.heard = 0
+}
+
+// pauses says that nothing is to be read now.
+func (f *flood) pauses() bool {
+	if f.until.IsZero() {
+		return false
+	}
+	if time.Now().Before(f.until) {
+		return true
+	}
+	f.until = time.Time{}
+	return false
+}
+
+// left is how long a pause lasts yet.
+func (f *flood) left() time.Duration { return max(0, time.Until(f.until)) }
+
+// wait returns when there is something to report, or the shell has exited, or after d; perhaps earlier. Not in a system call:
+// that would take a thread for each shell that is waited for, and Go's monitor looks after such ten thousand times a second.
+func (p *shellProc) wait(d time.Duration) {
+	if own := (watchedFDs{p, [2]int{p.ctlR, p.child.Pidfd()}}); p.poll.slots[slotShell] != own {
+		p.poll.watch([slots]watchedFDs{slotShell: own, slotSession: unwatched, slotPipes: unwatched, slotStdin: unwatched})
+	}
+	fds := [...]unix.PollFd{{Fd: int32(p.ctlR), Events: unix.POLLIN}, {Fd: int32(p.child.Pidfd()), Events: unix.POLLIN}}
+	if p.flood.pauses() {
+		fds[0].Fd = -1
+		d = min(d, p.flood.left())
+	}
+	p.poll.wait(fds[:], d)
+}
+
+// awaitVerb waits for a report of seq; false when the shell exits or the time is over.
+func (p *shellProc) awaitVerb(verb byte, seq string, deadline time.Time) (report, bool) {
+	for {
+		for {
+			r, ok := p.next()
+			if !ok {
+				break
+			}
+			if r.verb == verb && r.seq == seq {
+				return r, true
+			}
+		}
+		left := time.Until(deadline)
+		if left <= 0 || p.dead() {
+			return report{}, false
+		}
+		p.wait(left)
+	}
+}
+
+// dead asks the kernel, not the child reaper: the pidfd is readable from the moment of the exit.
+func (p *shellProc) dead() bool {
+	fds := []unix.PollFd{{Fd: int32(p.child.Pidfd()), Events: unix.POLLIN}}
+	n, _ := unix.Poll(fds, 0)
+	return n > 0
+}
+
+// barrier returns when the shell answers again, however late an abort's signal still hits it: a stale one takes at most
+// one line with it. False when the shell is dead or does not answer in time.
+func (p *shellProc) barrier(tag string, bound time.Duration) bool {
+	end := time.Now().Add(bound)
+	for i := 0; time.Now().Before(end); i++ {
+		name := "b" + tag + "." + strconv.Itoa(i)
+		if i == 0 || p.unread() == 0 { // a packet pipe has 16 slots: never pile up
+			p.send(p.report(p.dialect.ReportCall, name))
+		}
+		wait := time.Now().Add(20 * time.Millisecond)
+		for time.Now().Before(wait) {
+			r, ok := p.next()
+			if ok && r.verb == 'e' && strings.HasPrefix(r.seq, "b"+tag+".") {
+				return true
+			}
+			if !ok {
+				if p.dead() {
+					return false
+				}
+				p.wait(max(0, time.Until(wait)))
+			}
+		}
+	}
+	return false
+}
+
+// ask lets the shell read text as a script of ours and waits for the end of it. ok is false when it did not answer.
+func (p *shellProc) ask(group own.KeptGroup, tag, text string, bound time.Duration) (status int, ok bool) {
+	path, done, err := shareText(group, []byte(text))
+	if err != nil {
+		return 0, false
+	}
+	defer done()
+	end := time.Now().Add(bound)
+	if !p.sendBy(end, p.dialect.Source+" "+path+";"+p.report(p.dialect.ReportCall, tag)) || !p.sendBy(end, p.report(p.dialect.ResendCall, tag)) {
+		return 0, false
+	}
+	r, ok := p.awaitVerb('e', tag, end)
+	return r.val, ok
+}
+
+// shareText gives the session's shells a text to open at path, until done is called or we end.
+func shareText(group own.KeptGroup, text []byte) (path string, done func(), err error) {
+	if !group.UsesFIFOs() { // then our own descriptors will do, and nobody need be asked
+		fd, err := descriptor.Memfd("lent")
+		if err != nil {
+			return "", nil, err
+		}
+		path, done = descriptor.OwnDir()+"/"+strconv.Itoa(fd), func() { unix.Close(fd) }
+		return sharedText(path, done, writeMemfd(fd, text))
+	}
+	made, _, err := group.MakeChannels([]own.ChannelKind{own.MemFile})
+	if err != nil {
+		return "", nil, err
+	}
+	path = group.Dir() + "/" + strconv.Itoa(made[0].FileNumber)
+	done = func() {
+		unix.Close(made[0].W)
+		group.Drop(made[0].HeldW)
+	}
+	return sharedText(path, done, writeMemfd(made[0].W, text))
+}
+
+func sharedText(path string, done func(), err error) (string, func(), error) {
+	if err != nil {
+		done()
+		return "", nil, err
+	}
+	return path, done, nil
+}
+
+// writeMemfd makes b the beginning of a memfd.
+func writeMemfd(fd int, b []byte) error {
+	for off := 0; off < len(b); {
+		n, err := unix.Pwrite(fd, b[off:], int64(off))
+		if errors.Is(err, unix.EINTR) {
+			continue
+		}
+		if err != nil {
+			return fmt.Errorf("memfd: %w", err)
+		}
+		off += n
+	}
+	return nil
+}
+
+// ppoll waits for fds, negative for ever. EINTR counts as a wake-up with nothing ready: every caller looks again.
+func ppoll(fds []unix.PollFd, d time.Duration) {
+	var ts *unix.Timespec
+	if d >= 0 {
+		t := unix.NsecToTimespec(int64(d))
+		ts = &t
+	}
+	if _, err := unix.Ppoll(fds, ts, nil); err != nil {
+		for i := range fds {
+			fds[i].Revents = 0
+		}
+	}
+}
+
+// futimens is futimens(3).
+func futimens(fd int, times *[2]unix.Timespec) error {
+	_, _, errno := unix.Syscall6(unix.SYS_UTIMENSAT, uintptr(fd), 0, uintptr(unsafe.Pointer(times)), 0, 0, 0)
+	if errno != 0 {
+		return errno
+	}
+	return nil
+}
+
+// sameFile says whether a descriptor of another process and one of ours are of one open file, not only of the same one. False
+// also where we may not look, or the kernel does not tell (kcmp).
+func sameFile(pid, fd, own int) bool {
+	const file = 0 // KCMP_FILE
+	order, _, errno := unix.Syscall6(unix.SYS_KCMP, ownPid, uintptr(pid), file, uintptr(own), uintptr(fd), 0)
+	return errno == 0 && order == 0
+}
+
+var ownPid = uintptr(os.Getpid())

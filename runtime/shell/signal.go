@@ -1,0 +1,127 @@
+package shell
+
+import (
+	"fmt"
+	"regexp"
+	"strings"
+	"syscall"
+	"time"
+
+	"trl/protocol"
+	"trl/runtime/procfs"
+)
+
+// signalRequest is a signal that a client wants sent, and where to say what came of it.
+type signalRequest struct {
+	sig    syscall.Signal
+	result chan SignalResult // has room for the one answer
+}
+
+// SignalResult is what came of Command.Signal.
+type SignalResult struct {
+	Processes int    // how many got the signal, the shell among them where it did
+	Why       string // why nobody did: protocol.SignalEnded and so on
+}
+
+// signal sends what a client wants sent to the command's processes, and does to the shell what the signal would do to a plain one: a
+// trap of its user's is run, INT ends its list, and where it is at work itself, without a process, the signal ends the command.
+func (r *run) signal(sig syscall.Signal, now time.Time) SignalResult {
+	n := len(r.membersExceptShell())
+	defer r.scope.Signal(sig, r.p.child.Pid()) // after the shell, which is to know of it when what it waits for ends
+	k, pid := r.p.dialect, r.p.child.Pid()
+	switch interrupt := sig == syscall.SIGINT; {
+	case r.reported || r.died:
+		if n == 0 {
+			return SignalResult{Why: protocol.SignalEnded}
+		}
+	case r.abort != nil: // it is being ended, and the shell with it
+	case r.hasTrap(sig), interrupt && k.AbortSignal == sig && !procfs.Ignores(pid, sig) && r.hasAbortTrap():
+		_ = r.p.child.Signal(sig)
+		r.aborted = r.aborted || interrupt
+		n++
+	case interrupt && n > 0 && !procfs.Ignores(pid, sig):
+		_ = r.p.child.Signal(k.AbortSignal)
+		r.aborted, r.resendsLeft = true, 3
+		r.wedgeInterval = firstWedgeInterval / 4
+		r.wedgeCheckAt = now.Add(r.wedgeInterval)
+		n++
+	case n > 0:
+	case !endsByDefault(sig) || procfs.Ignores(pid, sig) && !ignoredByShells(sig):
+		return SignalResult{Why: protocol.SignalIgnored}
+	case sig != syscall.SIGKILL && r.hasAbortTrap():
+		return SignalResult{Why: protocol.SignalTrapped}
+	default:
+		r.startAbort(sig, r.c.Grace, now)
+		n++
+	}
+	return SignalResult{Processes: n}
+}
+
+// caughtByShell has the signals that an interactive shell catches for itself.
+var caughtByShell = map[string]string{
+	"bash": " HUP INT ILL TRAP ABRT BUS FPE USR1 SEGV USR2 PIPE ALRM CHLD XCPU XFSZ VTALRM WINCH SYS ",
+	"dash": " INT CHLD ",
+	"ash":  " INT CHLD ",
+	"zsh":  " HUP INT PIPE ALRM CHLD WINCH ",
+}
+
+// hasTrap says whether the shell has a trap of its user's for sig. What the kernel says settles it, but for signals that the shell
+// catches for itself: then a trap in the text or in the last snapshot must name the signal.
+func (r *run) hasTrap(sig syscall.Signal) bool {
+	k := r.p.dialect
+	if !procfs.InMask(r.p.child.Pid(), "SigCgt:", sig) {
+		return false
+	}
+	name := protocol.SignalName(sig)
+	if !strings.Contains(caughtByShell[k.Name], " "+name+" ") && sig != k.AbortSignal {
+		return true
+	}
+	name = regexp.QuoteMeta(name)
+	set := regexp.MustCompile(fmt.Sprintf(`(?i)\btrap\b[^;&|\n]*\s((SIG)?%s|%d)(\s|[;&|)}]|$)|TRAP%s`, name, int(sig), name))
+	if strings.Contains(strings.ToLower(r.c.Text), "trap") && set.MatchString(unquoted(r.c.Text)) {
+		return true
+	}
+	script, _ := r.s.state.script(k, nil)
+	return regexp.MustCompile(`(?m)' (SIG)?` + name + `$|^TRAP` + name + ` \(\)`).Match(script)
+}
+
+// unquoted is text with each quoted part replaced by a blank: a trap in there is another program's.
+func unquoted(text string) string {
+	var b strings.Builder
+	var quote byte
+	for i := 0; i < len(text); i++ {
+		c := text[i]
+		switch {
+		case c == '\\' && quote != '\'':
+			i++
+		case quote != 0:
+			if c == quote {
+				quote = 0
+			}
+		case c == '\'' || c == '"':
+			quote = c
+			b.WriteByte(' ')
+		default:
+			b.WriteByte(c)
+		}
+	}
+	return b.String()
+}
+
+// ignoredByShells: an interactive shell ignores sig by itself.
+func ignoredByShells(sig syscall.Signal) bool {
+	switch sig {
+	case syscall.SIGTERM, syscall.SIGQUIT, syscall.SIGTSTP, syscall.SIGTTIN, syscall.SIGTTOU:
+		return true
+	}
+	return false
+}
+
+// endsByDefault: a process that does nothing about sig ends of it.
+func endsByDefault(sig syscall.Signal) bool {
+	switch sig {
+	case syscall.SIGCHLD, syscall.SIGCONT, syscall.SIGURG, syscall.SIGWINCH, syscall.SIGSTOP, syscall.SIGTSTP, syscall.SIGTTIN, syscall.SIGTTOU:
+		return false
+	}
+	return true
+}

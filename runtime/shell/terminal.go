@@ -1,0 +1,425 @@
+package shell
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"os"
+	"syscall"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"trl/runtime/dialect"
+	"trl/runtime/journal"
+	"trl/runtime/own"
+)
+
+// TerminalSpec says what to open.
+type TerminalSpec struct {
+	Text       string // "": the session's shell, interactive
+	Dir        string
+	Env        map[string]*string
+	Cols, Rows int
+	Nonce      string           // what our marks bear, see terminalScript
+	Journal    *journal.Journal // closed when the terminal has ended
+}
+
+// Terminal is a PTY and what runs in it, in a scope of its own, made by Shell.PrepareTerminal. Its process leads a process session
+// that the PTY controls. A Copier copies its output, and one goroutine (watch) waits for its end. It ends with
+// its first process: by itself, by Close, or with its session.
+type Terminal struct {
+	heldResources
+	b          *Base
+	scope      own.KeptScope
+	pid        int
+	pty        *pty
+	journal    *journal.Journal
+	stdin      *stdinBuffer
+	inputToken chan struct{} // one token: the stdin buffer has more than the PTY took
+	copier     *Copier       // copies the output, and closes the journal at its end
+	stop       chan struct{} // closed by watch: type ends
+	inputDone  chan struct{} // closed when type has ended
+	exited     chan struct{} // closed by watch, after all of the output is in the journal
+	scratch    string        // a directory to remove at the end; "" for none
+	status     own.Status    // set before exited is closed
+	saved      SavedTerminal
+}
+
+// SavedTerminal is what of a terminal must be known to go on with it.
+type SavedTerminal struct {
+	Pid     int          `json:"pid"`
+	Scope   int          `json:"cell"`
+	PTY     SavedPTY     `json:"line"`
+	Span    journal.Span `json:"span"`
+	Stdin   []HeldFile   `json:"stdin"`
+	Held    []HeldFile   `json:"held,omitempty"`
+	Gate    int          `json:"gate,omitempty"` // a line that is written there lets the command run; 0: none waits
+	Scratch string       `json:"scratch,omitempty"`
+	Lost    []string     `json:"lost,omitempty"` // what of the session's state it began without
+}
+
+// PrepareTerminal opens a terminal in the session's present directory, with its exported variables; a command, in place of the
+// shell, has its functions as well, as far as a process has. Its command does not run before Start, so that the caller can write it
+// down until then.
+func (s *Shell) PrepareTerminal(spec TerminalSpec) (*Terminal, error) {
+	if spec.Dir != "" {
+		if err := s.currentGroup().Enterable(spec.Dir); err != nil {
+			return nil, err
+		}
+	}
+	named, err := s.findShell(spec.Text)
+	if err != nil {
+		return nil, err
+	}
+	here := s.checkShellDir()
+	sp, free, done := s.tryTurn()
+	defer done()
+	if sp == nil {
+		return nil, ErrShellGone
+	}
+	s.mu.Lock()
+	group, cfg := s.group, s.cfg
+	s.mu.Unlock()
+	scope, err := group.NewScope()
+	if err != nil {
+		return nil, err
+	}
+	t := newTerminal(s.b, group, scope, spec.Journal)
+	if t.pty, err = newPTY(group, &s.streamLogs, spec.Cols, spec.Rows); err == nil {
+		t.pty.log.attachJournal(t.journal, 0, 0)
+		if t.stdin, err = newStdinBuffer(group, true); err == nil {
+			var child own.KeptChild
+			if child, err = t.spawn(s, sp, cfg, spec, free, named, here); err == nil {
+				t.saved = SavedTerminal{
+					Pid: t.pid, Scope: scope.Number(), PTY: t.pty.saved(), Span: t.journal.Span(), Stdin: t.stdin.files,
+					Held: t.heldFiles, Gate: t.startGate.HeldW, Scratch: t.scratch, Lost: t.saved.Lost,
+				}
+				s.addTerminal(t, child)
+				return t, nil
+			}
+		}
+	}
+	if !scope.Remove() {
+		_ = scope.Kill(0)
+		scope.Remove()
+	}
+	t.journal.Close()
+	t.close()
+	t.Release()
+	return nil, err
+}
+
+// Start lets the terminal's command run.
+func (t *Terminal) Start() { t.openGate() }
+
+func newTerminal(b *Base, group own.KeptGroup, scope own.KeptScope, j *journal.Journal) *Terminal {
+	t := &Terminal{
+		b: b, heldResources: heldResources{owner: "terminal", group: group}, scope: scope, journal: j, inputToken: make(chan struct{}, 1), copier: newCopier(j), stop: make(chan struct{}),
+		inputDone: make(chan struct{}), exited: make(chan struct{}),
+	}
+	j.OnRoom(t.copier.onRoom)
+	return t
+}
+
+// putToken puts one in, unless one is there.
+func putToken(c chan struct{}) {
+	select {
+	case c <- struct{}{}:
+	default:
+	}
+}
+
+// spawn starts the terminal's first process.
+func (t *Terminal) spawn(s *Shell, sp *shellProc, cfg ShellConfig, spec TerminalSpec, free bool, named namedShell, here checkedDir) (own.KeptChild, error) {
+	script, lost, err := s.stateScript(sp, free, t.holdText)
+	if err != nil {
+		return nil, err
+	}
+	dir, gone, err := s.enterableDir(sp, cfg, script, here)
+	if err != nil {
+		return nil, err
+	}
+	if gone && t.group.Enterable(dir) != nil { // who opens a terminal sees where it is
+		dir = "/"
+	}
+	back := ""
+	if spec.Dir == "" && s.changesDir(sp, script, gone, free, lost) {
+		back = dialect.CdBack(sp.dialect, dir)
+	}
+	rest, interactive, err := t.script(sp, cfg, spec, named, back)
+	if err != nil {
+		return nil, err
+	}
+	if !interactive && !sp.dialect.ListsFunctions && s.mayHaveFunctions.Load() {
+		lost = Union(lost, []string{"functions"})
+	}
+	t.saved.Lost = lost
+	argv, err := dialect.ScriptArgs(cfg.Path, script+rest)
+	if err != nil {
+		return nil, err
+	}
+	dup, err := unix.FcntlInt(uintptr(t.pty.slave), unix.F_DUPFD_CLOEXEC, 3)
+	if err != nil {
+		return nil, err
+	}
+	tty := os.NewFile(uintptr(dup), "tty")
+	defer tty.Close()
+	child, err := t.scope.Spawn(own.Spec{Path: cfg.Path, Argv: argv, Env: cfg.Env, Dir: dir, Files: []*os.File{tty, tty, tty}, TTY: true})
+	if err != nil {
+		return nil, err
+	}
+	t.pid = child.Pid()
+	return child, nil
+}
+
+// addTerminal starts the goroutines and makes the terminal the session's.
+func (s *Shell) addTerminal(t *Terminal, child own.KeptChild) {
+	t.copier.usePTY(t.pty)
+	t.copier.Start()
+	go func() { // ends with stop; watch waits for it
+		defer close(t.inputDone)
+		t.feedInput()
+	}()
+	s.mu.Lock()
+	s.terms[t] = struct{}{}
+	s.mu.Unlock()
+	t.child = child
+	go t.watch(s) // ends with the child; the session's end waits for exited
+}
+
+// watch waits for the end of the first process. With it the kernel takes the terminal from all that run in it; what still
+// has it open is a daemon that did not mean to. So the terminal ends, after its last byte.
+func (t *Terminal) watch(s *Shell) {
+	<-t.child.Exited()
+	t.status = t.child.Status()
+	t.pty.closeSlave()
+	t.copier.CatchUp(catchUpBound)
+	t.close()
+	s.removeScope(t.scope)
+	s.mu.Lock()
+	delete(s.terms, t)
+	s.mu.Unlock()
+	close(t.exited)
+}
+
+// close ends the goroutines and closes our descriptors. Called once.
+func (t *Terminal) close() {
+	close(t.stop)
+	t.copier.Stop()
+	if t.pty != nil {
+		t.pty.close()
+	}
+	if t.pid != 0 { // else it was never started
+		<-t.inputDone
+	}
+	if t.stdin != nil {
+		t.stdin.close()
+	}
+	t.closeFiles()
+	t.clear()
+}
+
+func (t *Terminal) clear() {
+	if t.scratch != "" {
+		_ = os.RemoveAll(t.scratch)
+	}
+}
+
+// Release gives back what the keeper has of a terminal whose end is written down.
+func (t *Terminal) Release() {
+	t.release()
+	if t.pty != nil {
+		t.pty.release()
+	}
+}
+
+// Pid is that of the first process.
+func (t *Terminal) Pid() int { return t.pid }
+
+// Saved is what a successor must know of it.
+func (t *Terminal) Saved() SavedTerminal { return t.saved }
+
+// Exited is closed when the terminal has ended and its output is in the journal, which is closed.
+func (t *Terminal) Exited() <-chan struct{} { return t.exited }
+
+// Status is how its first process ended; after Exited.
+func (t *Terminal) Status() own.Status { return t.status }
+
+// Resize gives the terminal another size.
+func (t *Terminal) Resize(cols, rows int) error { return t.pty.resize(cols, rows) }
+
+// Size is the terminal's.
+func (t *Terminal) Size() (cols, rows int) { return t.pty.size() }
+
+// maxLine is what the kernel holds of a line in line mode (N_TTY_BUF_SIZE less one); it drops the rest without a word.
+const maxLine = 4095
+
+// ErrLongLine refuses a line that would not arrive whole.
+var ErrLongLine = errors.New("line is longer than the terminal's line mode holds")
+
+// longestLine is the length of p's longest piece between the ends of lines.
+func longestLine(p []byte, ends string) (most int) {
+	for len(p) > 0 {
+		n := bytes.IndexAny(p, ends)
+		if n < 0 {
+			return max(most, len(p))
+		}
+		most = max(most, n)
+		p = p[n+1:]
+	}
+	return most
+}
+
+// Input types. It never waits: what the terminal does not take now waits in the stdin buffer, and so outlives us.
+func (t *Terminal) Input(p []byte) error {
+	if len(p) > maxLine {
+		if on, ends := t.pty.canonicalMode(); on && longestLine(p, ends) > maxLine {
+			return ErrLongLine
+		}
+	}
+	if t.stdin.pending()+int64(len(p)) > maxPendingInput {
+		return ErrStdinFull
+	}
+	if err := t.stdin.add(p, false); err != nil {
+		return err
+	}
+	if t.feedPTY() {
+		putToken(t.inputToken)
+	}
+	return nil
+}
+
+// feedPTY moves input on to the PTY, by splice all the way; more: the PTY takes no more now, or somebody else is at it.
+func (t *Terminal) feedPTY() (more bool) {
+	more = true
+	_ = t.pty.raw.Control(func(fd uintptr) { more = t.stdin.tryFeedTTY(int(fd)) })
+	return more
+}
+
+// feedInput passes on what Input could not. It is a goroutine's whole life.
+func (t *Terminal) feedInput() {
+	for {
+		select {
+		case <-t.inputToken:
+		case <-t.stop:
+			return
+		}
+		if t.pty.raw.Write(func(fd uintptr) bool { return !t.stdin.feedTTY(int(fd)) }) != nil {
+			return // closed
+		}
+	}
+}
+
+// Busy tells whether something runs in the terminal besides its first process. It asks the operating system.
+func (t *Terminal) Busy() bool { return len(t.scope.MembersExcept(t.pid)) > 0 }
+
+// Signal sends sig to all that runs in the terminal.
+func (t *Terminal) Signal(sig syscall.Signal) { t.scope.Signal(sig, 0) }
+
+// hangUpTime is what programs have between HUP and TERM, if that is less than half of the grace: shells and editors end
+// at HUP, in milliseconds, and what ignores it shall have the rest of the grace for TERM.
+const hangUpTime = 500 * time.Millisecond
+
+// Close ends the terminal and all that was started in it: HUP, TERM, grace, KILL. It returns when nothing of it is left.
+func (t *Terminal) Close(ctx context.Context, grace time.Duration) error {
+	begun := time.Now()
+	step := func(sig syscall.Signal, time time.Duration) escalationStep {
+		return escalationStep{func() {
+			t.scope.Signal(sig, 0)
+			t.scope.Signal(syscall.SIGCONT, 0) // a stopped program (Ctrl-Z) takes no other signal
+		}, until(begun.Add(time))}
+	}
+	var steps []escalationStep
+	if grace > 0 {
+		steps = []escalationStep{step(syscall.SIGHUP, min(hangUpTime, grace/2)), step(syscall.SIGTERM, grace)}
+	}
+	if !t.b.escalate(ctx, func() bool { return len(t.scope.MembersExcept(0)) == 0 }, steps...) {
+		if err := t.scope.Kill(0); err != nil {
+			return err
+		}
+	}
+	if t.child != nil {
+		_ = t.child.Signal(syscall.SIGKILL) // Root's may have left the scope
+	}
+	<-t.exited
+	return nil
+}
+
+// dispose is called when the session's processes are all dead.
+func (t *Terminal) dispose() {
+	select {
+	case <-t.exited:
+	case <-time.After(time.Second): // somebody does not read its last output; the session does not wait for that
+		t.copier.Stop()
+	}
+	<-t.exited
+}
+
+// Terminal brings a terminal back, whose process may have ended meanwhile. Its journal has been brought back, too.
+func (a *Adoption) Terminal(r SavedTerminal, j *journal.Journal) (*Terminal, error) {
+	child := a.from.Children[r.Pid]
+	if child == nil {
+		j.Close()
+		return nil, ErrShellGone
+	}
+	delete(a.from.Children, r.Pid)
+	t := newTerminal(a.b, a.from.Group, a.scope(r.Scope), j)
+	t.pid, t.saved, t.scratch = r.Pid, r, r.Scratch
+	var err error
+	if t.pty, err = a.pty(r.PTY); err != nil {
+		j.Close()
+		return nil, err
+	}
+	if t.stdin = a.stdin(r.Stdin); t.stdin == nil {
+		t.pty.close()
+		t.pty.release()
+		j.Close()
+		return nil, ErrShellGone
+	}
+	t.restore(a, r.Held, r.Gate)
+	putToken(t.inputToken)
+	a.shell.addTerminal(t, child)
+	return t, nil
+}
+
+// EndedTerminal stands for a terminal that had ended; what it started may live on.
+func (a *Adoption) EndedTerminal(r SavedTerminal, status own.Status) *Terminal {
+	t := &Terminal{b: a.b, heldResources: heldResources{group: a.from.Group}, scope: a.scope(r.Scope), pid: r.Pid, exited: make(chan struct{}), status: status, saved: r, scratch: r.Scratch}
+	t.clear() // perhaps it had not come to that
+	a.shell.removeScope(t.scope)
+	close(t.exited)
+	return t
+}
+
+func (a *Adoption) pty(r SavedPTY) (*pty, error) {
+	if len(r.Files) != 4 {
+		return nil, errors.New("line: not held")
+	}
+	l := &pty{group: a.from.Group, files: r.Files, heldNumbers: make([]int, 4)}
+	var fds [4]int
+	for i, f := range r.Files {
+		fds[i] = a.takeFile(f)
+		if l.heldNumbers[i] = f.Number; fds[i] < 0 {
+			l.heldNumbers[i] = -1
+		}
+	}
+	l.slave, l.r, l.w = fds[1], fds[2], fds[3]
+	out, err := a.openLog(r.Log)
+	if err == nil {
+		l.log = out
+		err = l.setMaster(fds[0])
+	}
+	if err == nil && (l.r < 0 || l.w < 0) {
+		err = errors.New("line: pipe not held")
+	}
+	if err != nil {
+		l.close()
+		l.release()
+		return nil, err
+	}
+	out.mu.Lock()
+	out.done = false
+	out.mu.Unlock()
+	return l, nil
+}

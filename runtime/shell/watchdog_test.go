@@ -1,0 +1,88 @@
+package shell
+
+import (
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"trl/internal/testkit"
+)
+
+// heldUp returns when whoever has the turn is in a call that does not end. try makes it one, if it can.
+func (s *session) heldUp(try func()) {
+	s.t.Helper()
+	testkit.Eventually(s.t, "a call on a pipe is held up", func() bool {
+		try()
+		before := s.pipeCalls.n.Load()
+		time.Sleep(50 * time.Millisecond)
+		return before%2 == 1 && s.pipeCalls.n.Load() == before
+	})
+}
+
+// A command that keeps the lock of a pipe of ours ends as any other, and costs the session no more.
+func TestPipeThatIsHeld(t *testing.T) {
+	ways := []struct {
+		name, mode string
+		set        func(c *Command)
+		ask        func(c *Command) // when it is held up
+		want       func(r result) bool
+	}{
+		{"cancel", "hold-full", func(c *Command) { c.Grace = time.Minute },
+			func(c *Command) { c.Cancel(syscall.SIGTERM, time.Minute) },
+			func(r result) bool { return r.Cancelled && r.Code == 128+15 && !strings.Contains(r.out, "two") }},
+		{"stdin", "hold", func(c *Command) { c.OpenStdin = true },
+			func(c *Command) { c.Cancel(syscall.SIGTERM, time.Second) },
+			func(r result) bool { return r.Cancelled && r.Code == 128+9 && r.out == "one\n" }},
+		{"signal", "hold-full", func(*Command) {},
+			func(c *Command) { c.Signal(syscall.SIGTERM) },
+			func(r result) bool { return !r.Cancelled && r.Code == 0 && strings.HasSuffix(r.out, "two\n") }},
+		{"timeout", "hold-full", func(c *Command) { c.Timeout, c.Grace = 2*time.Second, time.Minute }, nil,
+			func(r result) bool { return r.Timeout == "hard" && r.Code == 128+15 && !strings.Contains(r.out, "two") }},
+		{"silence", "hold-full", func(c *Command) { c.NoOutput, c.Grace = time.Second, 0 }, nil,
+			func(r result) bool {
+				return r.Timeout == "no_output" && r.Code == 128+9 && !strings.Contains(r.out, "two")
+			}},
+	}
+	eachShell(t, func(t *testing.T, s *session) {
+		for _, w := range ways {
+			s.run("X=" + w.name)
+			c := NewCommand("echo one; " + testkit.TestBinary + " awkward " + w.mode + " /proc/self/fd/1; echo two")
+			try := func() {}
+			if w.name == "stdin" {
+				c.Text = strings.Replace(c.Text, "fd/1", "fd/0", 1)
+				try = func() {
+					if err := c.Input([]byte("x"), false); err != nil { // it waits for nobody
+						t.Fatal(err)
+					}
+				}
+			}
+			w.set(c)
+			done := s.start(c)
+			if w.ask != nil {
+				s.heldUp(try)
+				w.ask(c)
+			}
+			if r := s.wait(done); !w.want(r) || r.Died {
+				t.Fatalf("%s: %q %v", w.name, r.out, r.Outcome)
+			}
+			s.want("echo $X", w.name+"\n")
+		}
+	})
+}
+
+// `exec` makes the shell itself what holds the pipe: then it is another shell that goes on.
+func TestShellThatHoldsItsPipe(t *testing.T) {
+	eachShell(t, func(t *testing.T, s *session) {
+		s.run("X=kept")
+		c := NewCommand("exec " + testkit.TestBinary + " awkward hold-full /proc/self/fd/1")
+		done := s.start(c)
+		s.heldUp(func() {})
+		c.Cancel(syscall.SIGTERM, time.Second)
+		r := s.wait(done)
+		if !r.Cancelled || !r.Restored || r.Lost != nil {
+			t.Errorf("%+v, lost %v", r.Outcome, r.Lost)
+		}
+		s.want("echo $X", "kept\n")
+	})
+}
