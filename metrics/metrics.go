@@ -4,7 +4,7 @@
 package metrics
 
 import (
-	goruntime "runtime"
+	"runtime"
 	"sync/atomic"
 
 	"github.com/prometheus/client_golang/prometheus"
@@ -213,7 +213,7 @@ func New(reg prometheus.Registerer) *Metrics {
 
 // Build publishes the version of the running binary; cmd/trl calls it once.
 func (m *Metrics) Build(version string) {
-	m.buildInfo.WithLabelValues(version, goruntime.Version()).Set(1)
+	m.buildInfo.WithLabelValues(version, runtime.Version()).Set(1)
 }
 
 // AtZero creates the series for each value of a vector's only label. They are exported as 0 until something is counted, so that rate() sees the first

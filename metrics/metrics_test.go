@@ -9,7 +9,7 @@ import (
 	"net/http/httptest"
 	"os"
 	"regexp"
-	goruntime "runtime"
+	"runtime"
 	"slices"
 	"strconv"
 	"strings"
@@ -277,7 +277,7 @@ func TestHandlerServesEverything(t *testing.T) {
 	Handler(reg).ServeHTTP(w, httptest.NewRequest("GET", "/metrics", nil))
 	body, _ := io.ReadAll(w.Body)
 	for _, want := range []string{
-		`trl_build_info{goversion="` + goruntime.Version() + `",version="v0.0-test"} 1`,
+		`trl_build_info{goversion="` + runtime.Version() + `",version="v0.0-test"} 1`,
 		`trl_exec_duration_seconds_bucket{outcome="ok",le="0.0005"} 0`,
 		`trl_exec_duration_seconds_bucket{outcome="ok",le="3600"} 0`,
 		"trl_kill_failed_total 0",

@@ -4,7 +4,7 @@ import (
 	"bytes"
 	"fmt"
 	"reflect"
-	goruntime "runtime"
+	"runtime"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -109,10 +109,10 @@ func TestPlainCommandIsSmall(t *testing.T) {
 	r := newRig(t, Config{})
 	s := r.create(protocol.SessionCreate{})
 	heap := func() uint64 {
-		goruntime.GC()
-		goruntime.GC() // what has a finalizer
-		var m goruntime.MemStats
-		goruntime.ReadMemStats(&m)
+		runtime.GC()
+		runtime.GC() // what has a finalizer
+		var m runtime.MemStats
+		runtime.ReadMemStats(&m)
 		return m.HeapAlloc
 	}
 	for range 50 {

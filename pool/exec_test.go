@@ -4,7 +4,7 @@ import (
 	"encoding/base64"
 	"os"
 	"path/filepath"
-	goruntime "runtime"
+	"runtime"
 	"strings"
 	"sync"
 	"testing"
@@ -370,7 +370,7 @@ func TestOutputIsLetGo(t *testing.T) {
 	run(t, s, protocol.Exec{Command: ":"}) // nothing of the session is about the ones before
 	s.forget(time.Now(), time.Now().Add(time.Hour))
 	for of, j := range journals {
-		testkit.Eventually(t, "the "+of+"'s output is freed", func() bool { goruntime.GC(); return j.Value() == nil })
+		testkit.Eventually(t, "the "+of+"'s output is freed", func() bool { runtime.GC(); return j.Value() == nil })
 	}
 	x, err := s.Stream(&protocol.Exec{Command: "seq 1000", RequestKey: "exec"})
 	if err != nil || !x.isTombstone || *x.exit.ExitCode != 0 || x.EndOffset() != 3893 {
@@ -403,7 +403,7 @@ func TestKeysGoWithTheirSession(t *testing.T) {
 		gone = weak.Make(s)
 	}()
 	r.DropExpired(time.Now().Add(2 * time.Minute))
-	testkit.Eventually(t, "the session is freed", func() bool { goruntime.GC(); return gone.Value() == nil })
+	testkit.Eventually(t, "the session is freed", func() bool { runtime.GC(); return gone.Value() == nil })
 }
 
 func TestStreamTakesNoText(t *testing.T) {

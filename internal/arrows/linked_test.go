@@ -20,3 +20,22 @@ func TestTracingIsLinkedOnlyWhenAskedFor(t *testing.T) {
 		}
 	}
 }
+
+// The keeper lives for months and holds everything, so it has as little code as it can.
+func TestKeeperLinksLittle(t *testing.T) {
+	out, err := exec.Command("go", "list", "-deps", module+"/runtime/keeper").CombinedOutput()
+	if err != nil {
+		t.Fatalf("%v: %s", err, out)
+	}
+	for path := range strings.FieldsSeq(string(out)) {
+		ours, ok := strings.CutPrefix(path, module+"/")
+		if !ok {
+			continue
+		}
+		for _, no := range []string{"pool", "web", "runtime/shell", "runtime/dialect", "runtime/journal", "runtime/screen", "runtime/cast", "runtime/sessionlog", "runtime/keeper/client"} {
+			if ours == no || strings.HasPrefix(ours, no+"/") {
+				t.Errorf("the keeper links %s", ours)
+			}
+		}
+	}
+}

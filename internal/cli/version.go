@@ -3,7 +3,7 @@ package cli
 import (
 	"cmp"
 	"fmt"
-	goruntime "runtime"
+	"runtime"
 
 	"github.com/spf13/cobra"
 
@@ -18,15 +18,15 @@ func NewVersion() *cobra.Command {
 	cmd := &cobra.Command{
 		Use: "version", Short: "Print the versions of trl and of its protocols", Args: cmdline.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			platform := goruntime.GOOS + "/" + goruntime.GOARCH
+			platform := runtime.GOOS + "/" + runtime.GOARCH
 			if asJSON {
 				return cmdline.PrintJSON(cmd.OutOrStdout(), map[string]any{
-					"version": buildinfo.Version(), "commit": buildinfo.Commit(), "go": goruntime.Version(), "platform": platform,
+					"version": buildinfo.Version(), "commit": buildinfo.Commit(), "go": runtime.Version(), "platform": platform,
 					"protocol": protocol.Version, "keeper_protocol": wire.Version,
 				})
 			}
 			_, err := fmt.Fprintf(cmd.OutOrStdout(), "trl %s\ncommit           %s\nbuilt with       %s for %s\nprotocol         %s\nkeeper protocol  %d\n",
-				buildinfo.Version(), cmp.Or(buildinfo.Commit(), "unknown"), goruntime.Version(), platform, protocol.Version, wire.Version)
+				buildinfo.Version(), cmp.Or(buildinfo.Commit(), "unknown"), runtime.Version(), platform, protocol.Version, wire.Version)
 			return err
 		},
 	}

@@ -23,7 +23,7 @@ import (
 )
 
 // --user and --session-user: what other users may do besides root's keeper. The keeper runs sessions as their user
-// (runtime/confinement.go). This file has what a gateway needs that runs as another user.
+// (runtime/host/confinement.go). This file has what a gateway needs that runs as another user.
 
 // grantGateway gives the gateway's user what it needs of the state dir: it may enter it, read the tokens, and write into a directory for
 // recordings. It can write nothing else there, because root reads and replaces files in it. Normally only the gateway knows its address;

@@ -5,7 +5,7 @@ import (
 	"os"
 	"os/exec"
 	"os/signal"
-	goruntime "runtime"
+	"runtime"
 	"sync"
 	"syscall"
 )
@@ -37,7 +37,7 @@ func Start(cmd *exec.Cmd) error {
 var starter = sync.OnceValue(func() chan<- func() {
 	jobs := make(chan func())
 	go func() { // lives as long as the test run
-		goruntime.LockOSThread()
+		runtime.LockOSThread()
 		for job := range jobs {
 			job()
 		}

@@ -2,7 +2,7 @@ package waitfor
 
 import (
 	"regexp/syntax"
-	goruntime "runtime"
+	"runtime"
 	"strings"
 	"testing"
 
@@ -13,10 +13,10 @@ import (
 // TestPatternsAreBounded: what compiles to much is refused before it is compiled, and what people write is taken.
 func TestPatternsAreBounded(t *testing.T) {
 	for _, pattern := range []string{"x{1000}x{1000}x{1000}", strings.Repeat("x{1000}", 140), "(?:(?:a|b|c){30}){30}", strings.Repeat(`\pL`, 340)} {
-		var before, after goruntime.MemStats
-		goruntime.ReadMemStats(&before)
+		var before, after runtime.MemStats
+		runtime.ReadMemStats(&before)
 		_, err := Compile(pattern)
-		goruntime.ReadMemStats(&after)
+		runtime.ReadMemStats(&after)
 		if e := testkit.WantCode(t, err, protocol.InvalidParams); e.Details["field"] != "until.output" || e.Details["limit"] != maxPattern {
 			t.Errorf("%.20s: %v", pattern, e.Details)
 		}

@@ -8,7 +8,7 @@ import (
 	"os/exec"
 	"os/signal"
 	"path/filepath"
-	goruntime "runtime"
+	"runtime"
 	"slices"
 	"strings"
 	"syscall"
@@ -64,8 +64,8 @@ func dropCapabilities() error {
 	if os.Geteuid() != 0 {
 		return nil
 	}
-	goruntime.LockOSThread()
-	defer goruntime.UnlockOSThread()
+	runtime.LockOSThread()
+	defer runtime.UnlockOSThread()
 	taken := false
 	for c := range uintptr(64) {
 		if has, err := unix.PrctlRetInt(unix.PR_CAPBSET_READ, c, 0, 0, 0); err != nil || has == 0 || sandboxCapabilities>>c&1 != 0 {
@@ -298,8 +298,8 @@ func runAndPassSignals(cmd *exec.Cmd, pass func(os.Signal)) (ws syscall.WaitStat
 		}
 	}
 	defer signal.Stop(signals)
-	goruntime.LockOSThread() // Pdeathsig fires at the end of the thread
-	defer goruntime.UnlockOSThread()
+	runtime.LockOSThread() // Pdeathsig fires at the end of the thread
+	defer runtime.UnlockOSThread()
 	cmd.Stdin, cmd.Stdout, cmd.Stderr = os.Stdin, os.Stdout, os.Stderr
 	if cmd.SysProcAttr == nil {
 		cmd.SysProcAttr = &syscall.SysProcAttr{}

@@ -2,7 +2,7 @@ package confine
 
 import (
 	"os"
-	goruntime "runtime"
+	"runtime"
 	"sync/atomic"
 	"unsafe"
 
@@ -48,7 +48,7 @@ func refuseSignals(flags uintptr) error {
 	program := unix.SockFprog{Len: uint16(len(filter)), Filter: &filter[0]}
 	// SPEC_ALLOW: without it older kernels enable mitigations that make sessions slower.
 	_, _, errno := unix.Syscall(unix.SYS_SECCOMP, unix.SECCOMP_SET_MODE_FILTER, flags|unix.SECCOMP_FILTER_FLAG_SPEC_ALLOW, uintptr(unsafe.Pointer(&program)))
-	goruntime.KeepAlive(filter)
+	runtime.KeepAlive(filter)
 	if errno != 0 {
 		return os.NewSyscallError("seccomp", errno)
 	}
@@ -65,7 +65,7 @@ func signalFilter(pid, pgrp uint32) []unix.SockFilter {
 		load  = unix.BPF_LD | unix.BPF_W | unix.BPF_ABS
 		equal = unix.BPF_JMP | unix.BPF_JEQ | unix.BPF_K
 	)
-	native := map[string]uint32{"amd64": unix.AUDIT_ARCH_X86_64, "arm64": unix.AUDIT_ARCH_AARCH64}[goruntime.GOARCH]
+	native := map[string]uint32{"amd64": unix.AUDIT_ARCH_X86_64, "arm64": unix.AUDIT_ARCH_AARCH64}[runtime.GOARCH]
 	const allow, deny = 20, 21
 	to := func(from, target int) uint8 { return uint8(target - from - 1) }
 	return []unix.SockFilter{

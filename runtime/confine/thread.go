@@ -1,7 +1,7 @@
 package confine
 
 import (
-	goruntime "runtime"
+	"runtime"
 
 	"golang.org/x/sys/unix"
 )
@@ -13,13 +13,13 @@ import (
 func OnOwnThread(f func() error) error {
 	done := make(chan error, 1)
 	go func() { // ends with f, and takes its thread along
-		goruntime.LockOSThread()
+		runtime.LockOSThread()
 		if unix.Gettid() != unix.Getpid() {
 			done <- f()
 			return
 		}
 		done <- OnOwnThread(f) // on another one, since this one is held here
-		goruntime.UnlockOSThread()
+		runtime.UnlockOSThread()
 	}()
 	return <-done
 }

@@ -1,3 +1,4 @@
+// Package doctor finds out what this machine has for trl and what it lacks.
 package doctor
 
 import (

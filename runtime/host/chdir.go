@@ -2,7 +2,7 @@ package host
 
 import (
 	"io/fs"
-	goruntime "runtime"
+	"runtime"
 	"sync"
 	"time"
 
@@ -91,12 +91,12 @@ func (h *Host) onDirThread(f func() error) error {
 
 // dirThread runs job, and then what onDirThread gives it. It ends where enough are idle, and with the Host.
 func (h *Host) dirThread(job func()) {
-	goruntime.LockOSThread() // and takes its thread along
+	runtime.LockOSThread() // and takes its thread along
 	if unix.Gettid() == h.pid {
 		begun := make(chan struct{})
 		go h.dirThread(func() { close(begun); job() }) // on another one, since this one is held here
 		<-begun
-		goruntime.UnlockOSThread()
+		runtime.UnlockOSThread()
 		return
 	}
 	own := unix.Unshare(unix.CLONE_FS) == nil

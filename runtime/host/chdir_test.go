@@ -8,7 +8,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
-	goruntime "runtime"
+	"runtime"
 	"runtime/debug"
 	"slices"
 	"strings"
@@ -175,7 +175,7 @@ func freezer(t *testing.T, h *Host) (thaw func()) {
 		t.Skip(err)
 	}
 	before := debug.SetGCPercent(-1) // see CollectBetweenForks
-	goruntime.GC()
+	runtime.GC()
 	t.Cleanup(func() { debug.SetGCPercent(before) })
 	thaw = func() { _ = cgroup.WriteFile(h.root.Dir, "cgroup.freeze", "0") }
 	t.Cleanup(thaw)

@@ -2,7 +2,7 @@ package host
 
 import (
 	"math"
-	goruntime "runtime"
+	"runtime"
 	"runtime/debug"
 	"runtime/metrics"
 	"time"
@@ -21,7 +21,7 @@ const (
 // made here, before anything is forked into a scope, and what it has begun is ended. collect returns when Close is called.
 func (h *Host) CollectBetweenForks() (collect func()) {
 	debug.SetGCPercent(-1)
-	goruntime.GC()
+	runtime.GC()
 	if debug.SetMemoryLimit(-1) == math.MaxInt64 {
 		debug.SetMemoryLimit(memoryLimit)
 	}
@@ -41,7 +41,7 @@ func (h *Host) collectGarbage() {
 		metrics.Read(heap)
 		if heap[0].Value.Uint64() > 2*heap[1].Value.Uint64()+extraGarbage {
 			h.childReaper.forkMu.Lock()
-			goruntime.GC()
+			runtime.GC()
 			h.childReaper.forkMu.Unlock()
 		}
 	}

@@ -1,7 +1,7 @@
 package host
 
 import (
-	goruntime "runtime"
+	"runtime"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -19,12 +19,12 @@ const (
 // a command took of the gateway that was half, and the processor it was done on is the one that the shell needs. Not for a
 // program that forks into scopes: a change stops all threads, see CollectBetweenForks.
 func AdjustGOMAXPROCS(stop <-chan struct{}) {
-	all := goruntime.GOMAXPROCS(0)
+	all := runtime.GOMAXPROCS(0)
 	if all == 1 {
 		return
 	}
-	defer goruntime.GOMAXPROCS(all)
-	goruntime.GOMAXPROCS(1)
+	defer runtime.GOMAXPROCS(all)
+	runtime.GOMAXPROCS(1)
 	inUse, lastBusy := 1, time.Time{}
 	at, used := time.Now(), cpuTime()
 	next := time.NewTimer(checkInterval(0))
@@ -41,12 +41,12 @@ func AdjustGOMAXPROCS(stop <-chan struct{}) {
 		switch {
 		case inUse == 1 && load > growAbove:
 			inUse, lastBusy = all, now
-			goruntime.GOMAXPROCS(inUse)
+			runtime.GOMAXPROCS(inUse)
 		case load > shrinkBelow:
 			lastBusy = now
 		case inUse > 1 && now.Sub(lastBusy) > shrinkAfter:
 			inUse = 1
-			goruntime.GOMAXPROCS(inUse)
+			runtime.GOMAXPROCS(inUse)
 		}
 		next.Reset(checkInterval(load))
 	}

@@ -1,3 +1,13 @@
+// Package host owns the processes of all sessions: it starts, reaps, groups, limits and kills them, and hands them over to a successor.
+// The keeper runs it; with --single-process the gateway does.
+//
+// A Host starts every process below trl (Spawn), reaps it (the child reaper) and is its subreaper, so whatever a command
+// starts stays a descendant. A Group is one session's processes; its Close returns when none is left. A Scope is the part
+// of a group that one command started, so a command can be ended without its shell and without the jobs of earlier
+// commands. A Child is one process that the host started; its Status is recorded exactly once.
+//
+// No signal is sent to a bare process number: the host opens a pidfd, looks at the process, and then sends the signal
+// through the pidfd. If the number was reused meanwhile, the signal reaches nobody.
 package host
 
 import (
@@ -10,7 +20,7 @@ import (
 	"os"
 	"os/signal"
 	"regexp"
-	goruntime "runtime"
+	"runtime"
 	"slices"
 	"strconv"
 	"strings"
@@ -127,7 +137,7 @@ func NewHost(c Config) (h *Host, err error) {
 	if name, err := os.Readlink("/proc/self"); err != nil || name != strconv.Itoa(os.Getpid()) {
 		return nil, fmt.Errorf("/proc is that of another PID namespace: it calls this process %q, and getpid says %d; mount a new one (mount -t proc proc /proc)", name, os.Getpid())
 	}
-	goruntime.GOMAXPROCS(max(goruntime.GOMAXPROCS(0), minGOMAXPROCS)) // and from here on Go, which stops all threads for it, does not change it
+	runtime.GOMAXPROCS(max(runtime.GOMAXPROCS(0), minGOMAXPROCS)) // and from here on Go, which stops all threads for it, does not change it
 	h = &Host{
 		pid: self.Pid, sid: self.Sid,
 		markBase: procfs.Mark(c.Instance) << 32, startTicks: procfs.TicksNow(),
@@ -135,7 +145,7 @@ func NewHost(c Config) (h *Host, err error) {
 		signalSink: make(chan os.Signal, 1),
 		groups:     map[string]*Group{}, scopes: map[procfs.Mark]*Scope{},
 		confinements: map[string]*confinement{}, uids: map[uint32]string{}, restoredChildren: map[int]*Child{},
-		chdirSlots: make(chan struct{}, maxChdirThreads), forkTimeout: forkTimeout, chdirTimeout: chdirTimeout, forkSlots: make(chan struct{}, goruntime.GOMAXPROCS(0)-1), slowForks: slowForks{forks: map[*pendingFork]struct{}{}},
+		chdirSlots: make(chan struct{}, maxChdirThreads), forkTimeout: forkTimeout, chdirTimeout: chdirTimeout, forkSlots: make(chan struct{}, runtime.GOMAXPROCS(0)-1), slowForks: slowForks{forks: map[*pendingFork]struct{}{}},
 		orphanList: -1, fifoDirLock: -1,
 	}
 	if fd, err := unix.PidfdOpen(h.pid, 0); err != nil { // no signal could be sent

@@ -5,7 +5,7 @@ import (
 	"io"
 	"os"
 	"path/filepath"
-	goruntime "runtime"
+	"runtime"
 	"strconv"
 	"syscall"
 	"testing"
@@ -30,8 +30,8 @@ func TestBoundBeforeTheFirstInstruction(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer r.Close()
-	goruntime.LockOSThread()
-	defer goruntime.UnlockOSThread()
+	runtime.LockOSThread()
+	defer runtime.UnlockOSThread()
 	pid, err := syscall.ForkExec("/bin/sh", []string{"sh", "-c", "ulimit -n"}, &syscall.ProcAttr{
 		Files: []uintptr{w.Fd(), w.Fd(), 2}, Sys: &syscall.SysProcAttr{Ptrace: true},
 	})

@@ -6,7 +6,7 @@ import (
 	"encoding/binary"
 	"errors"
 	"fmt"
-	goruntime "runtime"
+	"runtime"
 	"unsafe"
 
 	"golang.org/x/sys/unix"
@@ -43,7 +43,7 @@ func elf(text []byte) []byte {
 		headers = 64 + 2*56
 		base    = 0x400000 // where it is loaded; a multiple of every page size
 	)
-	machine := map[string]uint16{"amd64": 62, "arm64": 183}[goruntime.GOARCH]
+	machine := map[string]uint16{"amd64": 62, "arm64": 183}[runtime.GOARCH]
 	b := []byte("\x7fELF\x02\x01\x01\x00\x00\x00\x00\x00\x00\x00\x00\x00") // 64 bits, little-endian
 	for _, v := range []any{
 		uint16(2), machine, uint32(1), uint64(base + headers), // ET_EXEC, entry

@@ -4,7 +4,7 @@ package host
 
 import (
 	"errors"
-	goruntime "runtime"
+	"runtime"
 	"unsafe"
 )
 
@@ -13,5 +13,5 @@ import (
 func limitText() unsafe.Pointer { return nil }
 
 func openProgram(string, unsafe.Pointer) (int, error) {
-	return -1, errors.New("not written for " + goruntime.GOARCH)
+	return -1, errors.New("not written for " + runtime.GOARCH)
 }

@@ -5,7 +5,7 @@ import (
 	"fmt"
 	"io/fs"
 	"os"
-	goruntime "runtime"
+	"runtime"
 	"slices"
 	"strconv"
 	"sync"
@@ -100,8 +100,8 @@ func (h *Host) start(s spawnSpec) (c *Child, err error) {
 		err = thread(spawn)
 		return c, err
 	}
-	goruntime.LockOSThread()
-	defer goruntime.UnlockOSThread()
+	runtime.LockOSThread()
+	defer runtime.UnlockOSThread()
 	if unix.Gettid() == h.pid {
 		// Orphans are put into the main thread's list of children. As long as
 		// our own are not in it, one small read tells whether there are any
@@ -161,7 +161,7 @@ func (h *Host) spawn(s *spawnSpec) (*Child, error) {
 	watched := h.watchFork(s)
 	pid, err := syscall.ForkExec(s.Path, s.Argv, &syscall.ProcAttr{Dir: s.Dir, Env: env, Files: files, Sys: sys})
 	giveBack()
-	goruntime.KeepAlive(s.Files)
+	runtime.KeepAlive(s.Files)
 	if err != nil {
 		watched()
 		return nil, &os.PathError{Op: "spawn", Path: s.Path, Err: err}
@@ -295,8 +295,8 @@ func makeThreads() {
 	have.Add(preparedThreads)
 	for range preparedThreads {
 		ended.Go(func() { // ends when all hold a thread at once; waited for here
-			goruntime.LockOSThread()
-			defer goruntime.UnlockOSThread()
+			runtime.LockOSThread()
+			defer runtime.UnlockOSThread()
 			have.Done()
 			have.Wait()
 		})

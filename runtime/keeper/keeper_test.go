@@ -8,7 +8,7 @@ import (
 	"io/fs"
 	"maps"
 	"os"
-	goruntime "runtime"
+	"runtime"
 	"slices"
 	"strconv"
 	"strings"
@@ -926,14 +926,14 @@ func TestNothingIsLeftAfterClose(t *testing.T) {
 		}
 		cycle()
 		c.Numbers()
-		files, routines := openFiles(t), goruntime.NumGoroutine()
+		files, routines := openFiles(t), runtime.NumGoroutine()
 		for range 5 {
 			cycle()
 		}
 		testkit.Eventually(t, "descriptors, goroutines and children go", func() bool { // the last exits may still be on their way
 			c.Numbers()
 			children, scopes := c.Tracked()
-			return openFiles(t) <= files && goruntime.NumGoroutine() <= routines && children == 0 && scopes == 0
+			return openFiles(t) <= files && runtime.NumGoroutine() <= routines && children == 0 && scopes == 0
 		})
 		r.server.mu.Lock()
 		defer r.server.mu.Unlock()

@@ -5,7 +5,7 @@ import (
 	"fmt"
 	"os"
 	"os/signal"
-	goruntime "runtime"
+	"runtime"
 	"slices"
 	"sync"
 	"sync/atomic"
@@ -150,7 +150,7 @@ func setAction(sig syscall.Signal, a sigaction) (old sigaction, err error) {
 // zombie soon afterwards, and then its origin is unknown.
 func (s *signals) read() {
 	defer close(s.accepted)
-	goruntime.LockOSThread() // ends with this goroutine
+	runtime.LockOSThread() // ends with this goroutine
 	for s.readOne() {
 	}
 }

@@ -1,3 +1,4 @@
+// Package own says what a shell needs of the owner of its processes: interfaces, and the values that they pass.
 package own
 
 import (

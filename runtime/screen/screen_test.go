@@ -5,7 +5,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
-	goruntime "runtime"
+	"runtime"
 	"slices"
 	"strings"
 	"testing"
@@ -216,9 +216,9 @@ func TestLargeNumbersAreBounded(t *testing.T) {
 // TestMemoryIsBounded: a large screen takes next to nothing when empty, 16 bytes for a cell that is in use, and what is
 // beside the cells has a bound.
 func TestMemoryIsBounded(t *testing.T) {
-	var before, after goruntime.MemStats
-	goruntime.GC()
-	goruntime.ReadMemStats(&before)
+	var before, after runtime.MemStats
+	runtime.GC()
+	runtime.ReadMemStats(&before)
 	s := New(1000, 1000)
 	if n := s.Memory(); n > 256<<10 {
 		t.Errorf("empty: %d", n)
@@ -226,8 +226,8 @@ func TestMemoryIsBounded(t *testing.T) {
 	for range 1000 {
 		_, _ = s.Write(bytes.Repeat([]byte("\x1b[31mx\x1b[32my"), 500))
 	}
-	goruntime.GC()
-	goruntime.ReadMemStats(&after)
+	runtime.GC()
+	runtime.ReadMemStats(&after)
 	if n, most := s.Memory(), 17<<20; n > most || int64(after.HeapAlloc)-int64(before.HeapAlloc) > int64(most) {
 		t.Errorf("full: %d, heap %d", n, int64(after.HeapAlloc)-int64(before.HeapAlloc))
 	}

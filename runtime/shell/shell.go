@@ -1,3 +1,5 @@
+// Package shell runs the shell of one session: its commands, their output and exit codes, its state, its background processes and its
+// terminals. It knows the owner of its processes by the interfaces of package own alone.
 package shell
 
 import (

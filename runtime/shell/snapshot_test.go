@@ -2,7 +2,7 @@ package shell
 
 import (
 	"fmt"
-	goruntime "runtime"
+	"runtime"
 	"slices"
 	"testing"
 	"time"
@@ -27,10 +27,10 @@ func startOne(s *session, text string) (lost []string) {
 
 // allocated is how much memory f takes, all in all.
 func allocated(f func()) uint64 {
-	var before, after goruntime.MemStats
-	goruntime.ReadMemStats(&before)
+	var before, after runtime.MemStats
+	runtime.ReadMemStats(&before)
 	f()
-	goruntime.ReadMemStats(&after)
+	runtime.ReadMemStats(&after)
 	return after.TotalAlloc - before.TotalAlloc
 }
 

@@ -6,16 +6,16 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
-	goruntime "runtime"
+	"runtime"
 	"strconv"
 	"strings"
 	"testing"
 	"time"
 
+	"golang.org/x/sys/unix"
+
 	"trl/internal/rig"
 	"trl/internal/testkit"
-
-	"golang.org/x/sys/unix"
 )
 
 // few takes all further descriptors from a process until enough is called.
@@ -278,7 +278,7 @@ func TestWaitingTakesNoThreads(t *testing.T) {
 
 // TestGatewayUsesFewProcessors: a gateway takes one processor while that is enough, and more while it is not.
 func TestGatewayUsesFewProcessors(t *testing.T) {
-	if goruntime.NumCPU() == 1 {
+	if runtime.NumCPU() == 1 {
 		t.Skip("there is one processor")
 	}
 	t.Parallel()

@@ -6,7 +6,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
-	goruntime "runtime"
+	"runtime"
 	"slices"
 	"strconv"
 	"strings"
@@ -214,7 +214,7 @@ print("\n".join(sorted(set(done))))
 // Unix socket can be had; where each session has its own number, nothing of another session either.
 func TestSessionReachesNothingOfTheServer(t *testing.T) {
 	rig.OnlyRoot(t)
-	if goruntime.GOARCH != "amd64" {
+	if runtime.GOARCH != "amd64" {
 		t.Skip("not run: the attack has amd64's numbers of system calls")
 	}
 	const python = "/usr/bin/python3" // everybody's; who has another one first in the PATH may have it alone

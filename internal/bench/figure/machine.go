@@ -3,7 +3,7 @@ package figure
 import (
 	"fmt"
 	"os"
-	goruntime "runtime"
+	"runtime"
 	"strconv"
 	"strings"
 	"time"
@@ -27,7 +27,7 @@ type Machine struct {
 
 // ThisMachine describes this machine.
 func ThisMachine() Machine {
-	m := Machine{CPU: "unknown", Cores: goruntime.NumCPU(), Arch: goruntime.GOARCH, Go: goruntime.Version(), Date: time.Now().UTC().Format("2006-01-02 15:04")}
+	m := Machine{CPU: "unknown", Cores: runtime.NumCPU(), Arch: runtime.GOARCH, Go: runtime.Version(), Date: time.Now().UTC().Format("2006-01-02 15:04")}
 	var name unix.Utsname
 	if unix.Uname(&name) == nil {
 		m.Kernel = unix.ByteSliceToString(name.Release[:])
