@@ -288,6 +288,27 @@ def test_commands_run_in_the_order_of_the_calls(address: Address) -> None:
     run(main())
 
 
+def test_sessions_are_named_listed_and_changed(sandbox: trl_client.Sandbox) -> None:
+    name = f"py-{time.monotonic_ns()}"
+    session = sandbox.create_session(name, labels={"py": name}, command_timeout=60)
+    assert sandbox.get_session(name).id == sandbox.get_session(session.id).id == session.id
+    with pytest.raises(trl_client.SessionExistsError):
+        sandbox.create_session(name)
+    assert sandbox.create_session(name, if_exists="return").id == session.id
+    info = session.update(labels={"py": name, "more": "x"}, idle_timeout=600, command_timeout=0.2)
+    assert (info["labels"], info["idle_timeout_s"]) == ({"py": name, "more": "x"}, 600)
+    assert session.exec("sleep 600").timed_out
+    session.rename(name + "-2")
+    assert session.name == name + "-2"
+    session.exec("X=1")
+    session.reset()
+    assert session.exec("echo \"<$X>\"").stdout == "<>\n"
+    assert [s["session_id"] for s in sandbox.list_sessions(label=f"py={name}", state="IDLE")] == [session.id]
+    sandbox.delete_session(name + "-2")
+    with pytest.raises(trl_client.SessionNotFoundError):
+        sandbox.get_session("no such session")
+
+
 # Output that nobody reads.
 
 

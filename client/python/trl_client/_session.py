@@ -230,6 +230,19 @@ class Session:
         await self._call("session.rename", name=name)
         self._name = name
 
+    async def update(
+        self,
+        *,
+        labels: Mapping[str, str] | None = None,
+        command_timeout: float | None = None,
+        idle_timeout: float | None = None,
+    ) -> SessionInfo:
+        """Changes what is given: all of its labels, the time limit of commands that name none, how long it may be idle."""
+        info: SessionInfo = await self._call(
+            "session.update", labels=labels, timeout_s=command_timeout, idle_timeout_s=idle_timeout
+        )
+        return info
+
     async def reset(self) -> None:
         """Replaces the shell by a fresh one. What runs in the session ends."""
         await self._call("session.reset")
