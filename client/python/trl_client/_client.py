@@ -95,10 +95,11 @@ class Client:
         await self._link.close()
 
     def spawn(self, work: Coroutine[Any, Any, T]) -> asyncio.Task[T]:
-        """Runs in the background; the client keeps the task alive."""
+        """Runs in the background. The client keeps the task alive; whether it fails matters only to who waits for it."""
         task = asyncio.create_task(work)
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
+        task.add_done_callback(retrieve)
         return task
 
     async def call(self, method: str, params: Mapping[str, Any], *, sent: Sent | None = None) -> dict[str, Any]:
@@ -147,8 +148,7 @@ class Client:
 
     def _dialed(self, dialing: asyncio.Task[Link]) -> None:
         self._dialing = None
-        if not dialing.cancelled():
-            dialing.exception()  # each caller that waits raises it; if there is none, it is no news
+        retrieve(dialing)
 
     async def _dial(self) -> Link:
         """Connects and hears that the server answers."""
@@ -197,6 +197,12 @@ class Client:
         self._pause = _PAUSE_AFTER_USELESS if link.lived < 1 else 0.0
         self._until = time.monotonic() + self._patience
         return self._until
+
+
+def retrieve(done: asyncio.Future[Any]) -> None:
+    """Keeps asyncio from reporting a failure for which nobody waits."""
+    if not done.cancelled():
+        done.exception()
 
 
 def new_key() -> str:

@@ -70,7 +70,6 @@ class Command:
         self._iterated = False
         self._input: asyncio.Task[None] | None = None
         self._opening = client.spawn(self._open(session, stdin))
-        self._opening.add_done_callback(lambda t: t.cancelled() or t.exception())
 
     async def _open(self, session: SessionID, stdin: bytes | None) -> None:
         async with session() as session_id:
@@ -157,7 +156,8 @@ class Command:
             return self._text.event(data)
         if isinstance(data, Gap):
             self._gap = True
-            return data
+            self._rest = [*self._text.rest(), data]
+            return self._rest.pop(0)
         try:
             if self._failure is not None:
                 raise self._failure
@@ -258,8 +258,6 @@ async def _cancel(run: asyncio.Task[dict[str, Any]], where: list[tuple[Link, int
             except (Lost, TrlError):
                 pass
         await asyncio.wait({run}, timeout=0.05)
-    if not run.cancelled():
-        run.exception()
 
 
 def is_deaf(error: TrlError) -> bool:

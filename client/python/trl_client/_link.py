@@ -77,6 +77,7 @@ class Link:
         self._streams: dict[str, Feed] = {}
         self._numbers: dict[int, str] = {}  # the stream of each number in binary frames
         self._terminals: dict[str, str] = {}  # the stream of each terminal: term.resized names only the terminal
+        self._detaching: set[asyncio.Task[None]] = set()
         self._heard = self.created = time.monotonic()
         self.epoch = ""
         self.useful = False  # output has come, or the answer to a request
@@ -135,7 +136,10 @@ class Link:
         feed.left = True
         if self.lost or self._streams.pop(feed.stream_id, None) is not feed:
             return None
-        return asyncio.create_task(self._detach(_DETACH[key], {key: thing}))
+        task = asyncio.create_task(self._detach(_DETACH[key], {key: thing}))
+        self._detaching.add(task)
+        task.add_done_callback(self._detaching.discard)
+        return task
 
     async def _detach(self, method: str, params: Mapping[str, str]) -> None:
         try:

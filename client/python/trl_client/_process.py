@@ -116,17 +116,18 @@ class Process:
     async def logs(self, since: int = 0) -> Logs:
         """Its output so far, from a byte on."""
         text, gap = {"stdout": bytearray(), "stderr": bytearray()}, None
+        end = (await self._call("process.info"))["output_bytes"]  # it may print faster than we ask
         while True:
             answer = await self._call("process.logs", offset=since)
             if "gap" in answer:
                 gap = (answer["gap"]["from"], answer["gap"]["to"])
             for chunk in _chunks(answer):
                 text[chunk.stream] += chunk.data
-            if answer["eof"] or not answer["chunks"]:
-                break
             since = answer["next_offset"]
+            if since >= end or not answer["chunks"]:
+                break
         out, err = (text[name].decode(errors="replace") for name in ("stdout", "stderr"))
-        return Logs(out, err, answer["next_offset"], gap)
+        return Logs(out, err, since, gap)
 
     async def stream_logs(self, since: int = 0) -> AsyncGenerator[LogEvent, None]:
         """Its output from a byte on, as it comes, then its end. Leaving the loop leaves the process running."""
@@ -141,6 +142,8 @@ class Process:
                 if name == "output":
                     yield text.event(data)
                 elif isinstance(data, Gap):
+                    for event in text.rest():
+                        yield event
                     yield data
                 elif name == "process.exit":
                     self._info = data

@@ -126,6 +126,6 @@ class Text:
         return _KINDS[chunk.stream](text, chunk.offset, chunk.data)
 
     def rest(self) -> list[Stdout | Stderr]:
-        """At the end, what was left of a character that never became whole."""
+        """At the end or before a gap, what there is of a character that will never be whole."""
         rests = {name: decoder.decode(b"", final=True) for name, decoder in self._decoders.items()}
         return [_KINDS[name](text, self._offset) for name, text in rests.items() if text]
