@@ -10,23 +10,23 @@ import (
 )
 
 const (
-	// settleDelay is how long a file must be left alone before it is read again: editors and certificate tools write more than once.
+	// settleDelay is how long a file must not change before it is read again: editors and certificate tools write more than once.
 	settleDelay = 100 * time.Millisecond
-	// maxSettleDelay is how long somebody may go on writing in the same directory, perhaps to another file, before we look all the same.
+	// maxSettleDelay is how long writes in the same directory, perhaps to another file, may delay the reading.
 	maxSettleDelay = 500 * time.Millisecond
 )
 
-// Follower reads files again when they change. It watches their directories: a file that is replaced by rename, as editors and
-// Kubernetes do it, takes the watch on itself along. Where a name is a symbolic link, the directory of what it means is watched, too.
+// Follower reads files again when they change. It watches their directories, because a file that is replaced by rename, as editors and Kubernetes do
+// it, takes a watch on itself along. If a name is a symbolic link, the Follower also watches the directory of its target.
 type Follower struct {
 	w      *fsnotify.Watcher
 	files  []string
-	dirs   map[string]bool // watched; owned by run once that runs
+	dirs   map[string]bool // directories that are watched; owned by run once it runs
 	closed chan struct{}   // closed when the goroutine has ended
 }
 
-// Follow calls reload, on one goroutine, after any change in the directories of the files, until the Follower is closed. An error of reload is
-// logged; what was read before stays in force.
+// Follow calls reload, in one goroutine, after every change in the directories of the files, until the Follower is closed. It logs an error of
+// reload; the caller keeps what it read before.
 func Follow(log zerolog.Logger, reload func() error, files ...string) (*Follower, error) {
 	w, err := fsnotify.NewWatcher()
 	if err != nil {
@@ -45,7 +45,8 @@ func Follow(log zerolog.Logger, reload func() error, files ...string) (*Follower
 	return r, nil
 }
 
-// watchAll watches what the names mean now. What is not there cannot be watched, and comes by an event in the directory above that is.
+// watchAll watches the present targets of the names. A target that does not exist cannot be watched; an event in the nearest existing directory above
+// it will announce it.
 func (r *Follower) watchAll() {
 	wanted := map[string]bool{}
 	for _, f := range r.files {
@@ -56,23 +57,23 @@ func (r *Follower) watchAll() {
 	}
 	for dir := range r.dirs {
 		if !wanted[dir] {
-			_ = r.w.Remove(dir) // it may have gone before
+			_ = r.w.Remove(dir) // it may have been removed before
 		}
 	}
 	r.dirs = map[string]bool{}
-	for dir := range wanted { // also what is watched: it may be another directory by now
+	for dir := range wanted { // also directories that are watched: the path may be another directory by now
 		r.dirs[r.watch(dir)] = true
 	}
 }
 
-// watch watches dir, or the nearest above it that is there, and says which.
+// watch watches dir, or the nearest existing directory above it, and returns which.
 func (r *Follower) watch(dir string) string {
 	for last := ""; ; {
 		at := dir
 		for r.w.Add(at) != nil && at != filepath.Dir(at) {
 			at = filepath.Dir(at)
 		}
-		if at == dir || at == last { // else what is below may have come before we watched
+		if at == dir || at == last { // else the directory below may have appeared before the watch
 			return at
 		}
 		last = at
@@ -84,7 +85,7 @@ func (r *Follower) run(log zerolog.Logger, reload func() error) {
 	quiet := time.NewTimer(0)
 	quiet.Stop()
 	defer quiet.Stop()
-	var since time.Time // of the first change that has not been looked at; zero: there is none
+	var since time.Time // when the first change came that has not been handled; zero: none
 	wait := func() {
 		if since.IsZero() {
 			since = time.Now()
@@ -98,14 +99,14 @@ func (r *Follower) run(log zerolog.Logger, reload func() error) {
 				return
 			}
 			wait()
-		case _, ok := <-r.w.Errors: // events were lost: look, just in case
+		case _, ok := <-r.w.Errors: // events were lost, so read the files in any case
 			if !ok {
 				return
 			}
 			wait()
 		case <-quiet.C:
 			since = time.Time{}
-			r.watchAll() // before reading: what changes after is told
+			r.watchAll() // before reading, so that later changes make events
 			if err := reload(); err != nil {
 				log.Error().Err(err).Msg("reload refused; the old content stays in force")
 			}
@@ -113,12 +114,12 @@ func (r *Follower) run(log zerolog.Logger, reload func() error) {
 	}
 }
 
-// quietFor is how long nothing more must change before the files are read, given when the first change was.
+// quietFor returns how long nothing must change from now on before the files are read; since is when the first change came.
 func quietFor(since, now time.Time) time.Duration {
 	return max(0, min(settleDelay, maxSettleDelay-now.Sub(since)))
 }
 
-// Close is idempotent and returns when the goroutine has ended.
+// Close is idempotent. It returns when the goroutine has ended.
 func (r *Follower) Close() error {
 	err := r.w.Close()
 	<-r.closed

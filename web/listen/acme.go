@@ -12,18 +12,18 @@ import (
 	"golang.org/x/crypto/acme/autocert"
 )
 
-// ACME is how a server gets its certificates by itself (RFC 8555). The zero value: it does not.
+// ACME configures how a server gets its certificates by itself (RFC 8555). The zero value means that it does not.
 type ACME struct {
-	Domains   []string // for which certificates are asked for, and no others
-	Directory string   // URL of the authority's; Let's Encrypt's when empty
-	Dir       string   // where keys and certificates are kept, for us alone
-	Email     string   // whom the authority may write to
+	Domains   []string // names to request certificates for; other names get none
+	Directory string   // the URL of the authority's directory; empty: Let's Encrypt
+	Dir       string   // the directory of keys and certificates, which only the server may read
+	Email     string   // an address for the authority's messages
 
-	Client *http.Client // that speaks to the authority; nil: a usual one; tests trust their own
+	Client *http.Client // the client for requests to the authority; nil: a default one; tests use one that trusts their authority
 }
 
-// TLSConfig is a configuration whose certificates come when they are first asked for and are renewed a month before their end. The authority looks at
-// us on the TLS port itself (tls-alpn-01, RFC 8737): its look ends within the handshake, before anything here would serve it.
+// TLSConfig returns a configuration that requests a certificate when a client first needs it, and renews it a month before it expires. The authority
+// verifies the names on the TLS port itself (tls-alpn-01, RFC 8737), within the handshake, so no handler here serves it.
 func (a *ACME) TLSConfig(log zerolog.Logger) *tls.Config {
 	m := &autocert.Manager{
 		Prompt:     autocert.AcceptTOS,
@@ -35,11 +35,11 @@ func (a *ACME) TLSConfig(log zerolog.Logger) *tls.Config {
 	if a.Directory == "" {
 		m.Client.DirectoryURL = autocert.DefaultACMEDirectory
 	}
-	var told atomic.Int64 // when the log heard of a failure last, Unix seconds
+	var told atomic.Int64 // when a failure was last logged, in Unix seconds
 	get := func(hello *tls.ClientHelloInfo) (*tls.Certificate, error) {
 		cert, err := m.GetCertificate(hello)
-		if err != nil && slices.Contains(a.Domains, hello.ServerName) { // of other names strangers may ask as they like
-			if now, last := time.Now().Unix(), told.Load(); now-last >= 60 && told.CompareAndSwap(last, now) { // the next try is a minute away
+		if err != nil && slices.Contains(a.Domains, hello.ServerName) { // strangers may ask for other names as they like
+			if now, last := time.Now().Unix(), told.Load(); now-last >= 60 && told.CompareAndSwap(last, now) { // at most one line a minute
 				log.Error().Err(err).Str("domain", hello.ServerName).Msg("no certificate by ACME")
 			}
 		}

@@ -10,15 +10,16 @@ import (
 	"github.com/rs/zerolog"
 )
 
-// Certificate is the pair that TLS shows, read again whenever its files change.
+// Certificate is a certificate with its key for TLS. It is read again whenever its files change.
 type Certificate struct {
 	cert, key string // paths
 	pair      atomic.Pointer[tls.Certificate]
 	reloader  *filewatch.Follower
-	onReload  func(error) // hears of another pair, and of one that cannot be read
+	onReload  func(error) // called when another pair is in force, and with the error when the files cannot be read
 }
 
-// OpenCertificate reads the pair and follows its files until Close. told hears of another pair, and of one that cannot be read.
+// OpenCertificate reads the pair and watches its files until Close. It calls told when another pair is in force, and with the error when
+// the files cannot be read.
 func OpenCertificate(cert, key string, told func(error), log zerolog.Logger) (*Certificate, error) {
 	c := &Certificate{cert: cert, key: key, onReload: told}
 	if err := c.load(); err != nil {
@@ -41,7 +42,7 @@ func (c *Certificate) load() error {
 	return nil
 }
 
-// reread is load for a change in the files' directories.
+// reread loads the pair after a change in the directories of its files.
 func (c *Certificate) reread() error {
 	before := c.pair.Load().Certificate[0]
 	err := c.load()
@@ -51,11 +52,11 @@ func (c *Certificate) reread() error {
 	return err
 }
 
-// Pair is the pair that is in force.
+// Pair returns the pair that is in force.
 func (c *Certificate) Pair() *tls.Certificate { return c.pair.Load() }
 
 // IsOf reports whether the pair is read from these files.
 func (c *Certificate) IsOf(cert, key string) bool { return c.cert == cert && c.key == key }
 
-// Close stops following the files.
+// Close stops watching the files.
 func (c *Certificate) Close() error { return c.reloader.Close() }

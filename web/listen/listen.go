@@ -1,4 +1,4 @@
-// Package listen binds what a gateway is reached by: TCP, Unix sockets, those of systemd; with certificates, and with a bound on strangers.
+// Package listen binds the sockets of a gateway: TCP, Unix sockets and those of systemd. It has the certificates and bounds strangers.
 package listen
 
 import (
@@ -12,14 +12,14 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Sockets are what a gateway is reached by. Whoever binds them may be another process than the one that serves them, so
-// that they outlive it.
+// Sockets are the listening sockets of a gateway. The process that binds them may be another one than the process that serves them, so that they
+// outlive the latter.
 type Sockets struct {
-	HTTP, Metrics, Unix, Admin net.Listener // nil: not asked for
-	unlink                     []func()     // take the names of Unix sockets back; none where another process does
+	HTTP, Metrics, Unix, Admin net.Listener // nil: not configured
+	unlink                     []func()     // remove the names of Unix sockets; empty if another process does that
 }
 
-// The names under which sockets are passed on.
+// The names under which sockets are passed to another process.
 const (
 	httpSocket    = "http"
 	metricsSocket = "metrics"
@@ -27,24 +27,24 @@ const (
 	adminSocket   = "admin"
 )
 
-// Config says where a gateway listens, and what guards it there.
+// Config says where a gateway listens and what protects it.
 type Config struct {
 	Listen        string     // host:port; empty: no HTTP
 	Unix          string     // path of the Unix socket; empty: none
-	Activated     []*os.File // sockets that systemd has bound: they stand for those that would be bound
-	AdminListen   string     // a loopback address or a path, for profiles; empty: nobody gets any
-	MetricsListen string     // a listener for /metrics alone, which then needs no token; empty: /metrics is on Listen
+	Activated     []*os.File // sockets that systemd has bound; Bind uses them instead of binding
+	AdminListen   string     // a loopback address or a path, for profiles; empty: no profiles
+	MetricsListen string     // a listener only for /metrics, which needs no token there; empty: /metrics is on Listen
 
-	AuthNone        bool   // everyone is local, on loopback only
-	TLSCert, TLSKey string // files, read again when they change
-	ACME            ACME   // certificates that come by themselves, instead of files
-	Insecure        bool   // beyond loopback without TLS
+	AuthNone        bool   // no authentication; only on loopback
+	TLSCert, TLSKey string // files, which are read again when they change
+	ACME            ACME   // certificates from an authority, instead of files
+	Insecure        bool   // allow addresses beyond loopback without TLS
 }
 
-// TLS reports whether clients come by TLS.
+// TLS reports whether HTTP is served over TLS.
 func (c Config) TLS() bool { return c.TLSCert != "" || len(c.ACME.Domains) > 0 }
 
-// Bind binds what c asks for and was not given, and refuses what would be reached by more people than c has guards against.
+// Bind binds the sockets of c that systemd has not passed. It refuses an address that more people could reach than c protects against.
 func Bind(c Config) (_ *Sockets, err error) {
 	s := &Sockets{}
 	if len(c.Activated) > 0 {
@@ -91,7 +91,7 @@ func Bind(c Config) (_ *Sockets, err error) {
 	return s, nil
 }
 
-// listenTCP binds an IPv4 address to IPv4 alone: Go would take 0.0.0.0 for every address of IPv6, too.
+// listenTCP binds an IPv4 address only to IPv4. Go would take 0.0.0.0 for every address of IPv6, too.
 func listenTCP(address string) (net.Listener, error) {
 	network := "tcp"
 	if at, err := netip.ParseAddrPort(address); err == nil && at.Addr().Is4() {
@@ -109,10 +109,10 @@ func (s *Sockets) listenUnix(path string) (net.Listener, error) {
 	return l, nil
 }
 
-// isPath tells an AdminListen that is a Unix socket.
+// isPath reports whether an AdminListen is the path of a Unix socket.
 func isPath(address string) bool { return strings.Contains(address, "/") }
 
-// listenAdmin binds a path or a loopback address: nobody is asked who he is there.
+// listenAdmin binds a path or a loopback address, because this listener does not authenticate.
 func (s *Sockets) listenAdmin(address string) (net.Listener, error) {
 	if isPath(address) {
 		return s.listenUnix(address)
@@ -125,7 +125,7 @@ func (s *Sockets) listenAdmin(address string) (net.Listener, error) {
 	return l, err
 }
 
-// guarded refuses an address beyond loopback that nothing protects.
+// guarded refuses an address beyond loopback that is not protected.
 func (c Config) guarded(l net.Listener) error {
 	if err := tcp(l, httpSocket); err != nil {
 		return err
@@ -141,13 +141,13 @@ func (c Config) guarded(l net.Listener) error {
 	return nil
 }
 
-// IsLoopback is asked of the kernel: names and wildcards are resolved by now.
+// IsLoopback looks at a bound address, in which names and wildcards have been resolved.
 func IsLoopback(at net.Addr) bool {
 	a, ok := at.(*net.TCPAddr)
 	return ok && a.IP.IsLoopback()
 }
 
-// URL is where a server on them will be reached, "" without HTTP.
+// URL returns the URL of a server on these sockets, or "" without HTTP.
 func (s *Sockets) URL(c Config) string {
 	switch {
 	case s.HTTP == nil:
@@ -158,7 +158,7 @@ func (s *Sockets) URL(c Config) string {
 	return "http://" + s.HTTP.Addr().String()
 }
 
-// Files are for another process to make Inherit's Sockets of. They are the caller's.
+// Files returns files from which another process can make Sockets with Inherit. The caller owns them.
 func (s *Sockets) Files() (files []*os.File, err error) {
 	defer func() {
 		if err != nil {
@@ -175,7 +175,7 @@ func (s *Sockets) Files() (files []*os.File, err error) {
 		if err != nil {
 			return files, err
 		}
-		fd, err := unix.FcntlInt(f.Fd(), unix.F_DUPFD_CLOEXEC, 3) // once more, as a file cannot be renamed
+		fd, err := unix.FcntlInt(f.Fd(), unix.F_DUPFD_CLOEXEC, 3) // a duplicate, because a file cannot be renamed
 		f.Close()
 		if err != nil {
 			return files, err
@@ -185,7 +185,7 @@ func (s *Sockets) Files() (files []*os.File, err error) {
 	return files, nil
 }
 
-// Inherit takes over what Files gave.
+// Inherit makes Sockets from the files of Files.
 func Inherit(files []*os.File) (*Sockets, error) {
 	s := &Sockets{}
 	for _, f := range files {
@@ -215,7 +215,7 @@ func Inherit(files []*os.File) (*Sockets, error) {
 	return s, nil
 }
 
-// Reuse is for who goes on as the process that bound the sockets: Files gave files, which stay the caller's.
+// Reuse makes Sockets in the process that bound them, from the files of Files, which the caller keeps.
 func Reuse(files []*os.File, c Config) (*Sockets, error) {
 	copies := make([]*os.File, len(files))
 	for i, f := range files {
@@ -238,15 +238,15 @@ func Reuse(files []*os.File, c Config) (*Sockets, error) {
 	return s, err
 }
 
-// Unlink takes back the names of the Unix sockets, those that this process bound. It is called before they close: as long as those live, the names
-// are theirs.
+// Unlink removes the names of the Unix sockets that this process bound. Call it before closing the sockets: while a socket lives, its inode number is
+// not used again, so the name is certainly its own.
 func (s *Sockets) Unlink() {
 	for _, remove := range s.unlink {
 		remove()
 	}
 }
 
-// Close is for Sockets that no Server has taken, or for who bound them, after the last Server.
+// Close closes Sockets that no Server has taken. The process that bound them calls it after the last Server.
 func (s *Sockets) Close() {
 	s.Unlink()
 	for _, l := range []net.Listener{s.HTTP, s.Metrics, s.Unix, s.Admin} {

@@ -10,16 +10,16 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// firstActivated is the first descriptor that systemd gives (sd_listen_fds(3)).
+// firstActivated is the first descriptor that systemd passes (sd_listen_fds(3)).
 const firstActivated = 3
 
-// ByActivation: this process was given sockets by systemd.
+// ByActivation reports whether systemd has passed sockets to this process.
 func ByActivation() bool {
 	return os.Getenv("LISTEN_PID") == strconv.Itoa(os.Getpid()) && os.Getenv("LISTEN_FDS") != ""
 }
 
-// Activated takes the sockets that systemd has bound for us (socket activation), once, named as Bind knows them: by
-// FileDescriptorName=, else by what they are. No child of ours gets them, nor the words about them.
+// Activated takes the sockets that systemd has bound (socket activation), once. It names them as Bind knows them: by FileDescriptorName=, else by
+// their kind. Child processes get neither the sockets nor the environment variables about them.
 func Activated() (files []*os.File, err error) {
 	mine, count, names := ByActivation(), os.Getenv("LISTEN_FDS"), os.Getenv("LISTEN_FDNAMES")
 	for _, name := range []string{"LISTEN_PID", "LISTEN_FDS", "LISTEN_FDNAMES"} {
@@ -53,7 +53,7 @@ func Activated() (files []*os.File, err error) {
 	return files, nil
 }
 
-// socketName is what a listening socket is for.
+// socketName returns the purpose of a listening socket.
 func socketName(fd int, given string) (string, error) {
 	listens, err := unix.GetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_ACCEPTCONN)
 	if err != nil {
@@ -76,7 +76,7 @@ func socketName(fd int, given string) (string, error) {
 	return httpSocket, nil
 }
 
-// tcp is l, which must be a TCP listener where one is called for.
+// tcp returns an error if l is not a TCP listener. name says what the socket is for.
 func tcp(l net.Listener, name string) error {
 	if _, ok := l.Addr().(*net.TCPAddr); !ok {
 		return fmt.Errorf("socket for %s: %s is no TCP address", name, l.Addr())

@@ -11,8 +11,8 @@ import (
 	"time"
 )
 
-// listenUnix binds path. The socket is there with mode 0600 or not at all: it is bound inside a directory that is ours alone and linked to
-// its place from there. What stands in that place is only removed when it is a socket on which nobody answers.
+// listenUnix binds path. The socket appears with mode 0600 or not at all: it is bound in a directory that only this user can enter, and linked to its
+// place from there. An existing file in that place is removed only if it is a socket on which nobody answers.
 func listenUnix(path string) (net.Listener, func(), error) {
 	path, err := filepath.Abs(path)
 	if err != nil {
@@ -31,10 +31,10 @@ func listenUnix(path string) (net.Listener, func(), error) {
 	if err != nil {
 		return nil, nil, err
 	}
-	l.SetUnlinkOnClose(false) // it is not there any more
+	l.SetUnlinkOnClose(false) // its name is no longer there
 	err = os.Chmod(temporary, 0o600)
 	if err == nil {
-		err = os.Link(temporary, path) // refuses to replace: of two that start at once, one gets it
+		err = os.Link(temporary, path) // does not replace a file: if two gateways start at once, one gets the name
 	}
 	var remove func()
 	if err == nil {
@@ -47,8 +47,8 @@ func listenUnix(path string) (net.Listener, func(), error) {
 	return l, remove, nil
 }
 
-// removal takes back the name that a socket has now. It is called before the socket is closed: as long as that lives, its
-// inode number is nobody else's.
+// removal returns a function that removes the name that a socket has now. It must run before the socket is closed: while the socket lives, its inode
+// number is not used again.
 func removal(path string) (remove func(), err error) {
 	path, err = filepath.Abs(path)
 	if err != nil {

@@ -10,34 +10,35 @@ import (
 	"github.com/coder/websocket"
 )
 
-// maxPieces is of how many fragments a message may be: 4 MiB, 64 bytes at a time, which is the most that the Autobahn suite tries. Without a
-// bound one message is endless for nothing: a fragment may be empty.
+// maxPieces is how many fragments a message may have: 4 MiB in pieces of 64 bytes, the most that the Autobahn suite tries. Without this bound a
+// message could go on without end, because a fragment may be empty.
 const maxPieces = 1 << 16
 
 var errPieces = errors.New("too many fragments")
 
-// frames is what coder/websocket reads from. It follows the headers (RFC 6455 §5.2) as they pass and bounds what the library does not:
-// the time that a message takes, from the first byte of its first header on, the number of its fragments, and what it says it will
-// have in all, before any of that is read. It refuses nothing else: the library knows the rules.
+// frames is the connection from which coder/websocket reads. It parses the frame headers (RFC 6455, section 5.2) as they pass, and bounds what the
+// library does not: the time of a message from the first byte of its first header, its number of fragments, and its announced size, before any of it
+// is read. It refuses nothing else, because the library checks the rules.
 type frames struct {
 	net.Conn
-	most  int64      // bytes of a message; set once
-	since atomicTime // when the clock of a message that is under way was started; none: nobody waits for one
+	most  int64      // how many bytes a message may have; set once
+	since atomicTime // when the clock of the message in progress was started; none: no message is awaited
 
-	// Owned by who reads.
-	header [14]byte      // of the frame that is coming
-	have   int           // bytes of it
-	left   uint64        // bytes of the payload still to come, once the header is whole
-	final  bool          // nothing of the message follows this frame
-	open   bool          // a message is under way
-	pieces int           // frames of it
-	size   uint64        // bytes of it, as its headers say
-	waited time.Duration // for the rest of it
-	fault  error         // what to report instead of reading on; once
-	told   bool          // it was: all else is for the close handshake, which reads to the client's answer
+	// Owned by the goroutine that reads.
+	header [14]byte      // the header of the next frame
+	have   int           // how many bytes of the header have come
+	left   uint64        // how many bytes of the payload are still to come, once the header is complete
+	final  bool          // this frame is the last of its message
+	open   bool          // a message is in progress
+	pieces int           // how many frames it has
+	size   uint64        // how many bytes it has, according to its headers
+	waited time.Duration // how long the reader has waited for the rest of it
+	fault  error         // the error to report once, instead of reading on
+	told   bool          // fault has been reported; what is read now belongs to the close handshake
 }
 
-// Read counts only the time in which it waits: who is slow to handle what came before, or to take our answers, has not stalled.
+// Read counts only the time in which it waits. A client does not stall while the server handles earlier messages or the client is slow to read
+// answers.
 func (f *frames) Read(p []byte) (int, error) {
 	if f.fault != nil && !f.told {
 		f.told = true
@@ -60,7 +61,7 @@ func (f *frames) Read(p []byte) (int, error) {
 
 func (f *frames) underway() bool { return f.open || f.have > 0 }
 
-// follow looks at what has come.
+// follow parses the bytes that have come.
 func (f *frames) follow(p []byte) {
 	for len(p) > 0 && f.fault == nil {
 		if f.left > 0 {
@@ -79,7 +80,7 @@ func (f *frames) follow(p []byte) {
 	}
 }
 
-// headerSize is told by a header's second byte: lengths from 126 on take more room, and a mask does.
+// headerSize returns the length of a header from its second byte: lengths of 126 and more take more room, and so does a mask.
 func headerSize(second byte) int {
 	n := 2
 	switch second & 0x7f {
@@ -94,7 +95,7 @@ func headerSize(second byte) int {
 	return n
 }
 
-// begins takes a whole header.
+// begins handles a complete header.
 func (f *frames) begins() {
 	f.left = uint64(f.header[1] & 0x7f)
 	switch f.left {
@@ -111,7 +112,7 @@ func (f *frames) begins() {
 		f.pieces++
 		f.size += f.left
 		switch {
-		case f.left > uint64(f.most) || f.size > uint64(f.most): // either: the sum may wrap
+		case f.left > uint64(f.most) || f.size > uint64(f.most): // both, because the sum may overflow
 			f.fault = fmt.Errorf("%w: %d bytes", websocket.ErrMessageTooBig, f.size)
 		case f.pieces > maxPieces:
 			f.fault = errPieces
@@ -120,7 +121,7 @@ func (f *frames) begins() {
 	f.ends()
 }
 
-// ends is the end of a frame, when nothing of it is left.
+// ends handles the end of a frame, when its payload is complete.
 func (f *frames) ends() {
 	if f.left > 0 {
 		return

@@ -7,53 +7,53 @@ import (
 )
 
 const (
-	// headroom is left free before every message, for the longest header that a WebSocket server writes (RFC 6455 §5.2).
+	// headroom is how many bytes stay free before every message, for the longest header that a WebSocket server writes (RFC 6455, section 5.2).
 	headroom = 10
-	// KeepBuffer is the largest buffer worth keeping: a 32 KiB chunk of output in which every byte is escaped.
+	// KeepBuffer is the largest buffer worth keeping: 32 KiB of output in which every byte is escaped.
 	KeepBuffer = 256 << 10
 )
 
 var errClosing = errors.New("connection is closing")
 
-// Outbox is the one way out of a connection. Whoever has something to say writes it here itself, under the lock: no queue to
-// overflow and no goroutine to wait for, and what a connection holds is one encoded message. A writer that finds the client slow waits
-// in Write; the rest wait for the lock, and with them, through their journals, the commands that they report.
+// Outbox writes all messages of a connection. Each goroutine that has a message writes it here itself, under the lock. So there is no queue that
+// could overflow and no further goroutine, and a connection holds one encoded message. If the client is slow, the writer waits in Write and the
+// others wait for the lock; through their journals, the commands wait whose output they send.
 type Outbox struct {
 	w io.Writer // set once
-	// set once: puts a message, which begins after headroom, into the transport's frame
+	// set once; puts a message, which begins after headroom, into the transport's frame
 	seal func(msg []byte, binary bool) []byte
-	// set once: what stands before and after a message of n bytes that is not sealed, as it is written in pieces
+	// set once; returns what stands before and after a message of n bytes that is written in pieces and not sealed
 	long func(n int64) (before, after []byte)
 	mu   sync.Mutex
-	err  error // guarded by mu; why nothing can follow: the first failed write, or errClosing after a close frame
+	err  error // guarded by mu; why nothing more can be written: the first failed write, or errClosing after a close frame
 }
 
 var buffers = sync.Pool{New: func() any { b := make([]byte, 0, 4<<10); return &b }}
 
-// Send encodes a message and writes it. A message is written whole or the connection is over.
+// Send encodes a message and writes it. If it cannot write the whole message, the connection is over.
 func (o *Outbox) Send(encode func(dst []byte) []byte) error {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	return o.sendLocked(encode, false)
 }
 
-// SendBinary is Send for a message that is not text.
+// SendBinary is Send for a binary message.
 func (o *Outbox) SendBinary(encode func(dst []byte) []byte) error {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	return o.sendLocked(encode, true)
 }
 
-// Message writes a message, the same bytes each time it is called.
+// Message writes a message. Each call writes the same bytes.
 type Message func(w io.Writer) error
 
-// unwritable is why a message cannot be encoded; nothing of it was sent.
+// unwritable is the error of a message that could not be encoded. Nothing of it was sent.
 type unwritable struct{ error }
 
-// errLong says that a message does not fit into a buffer.
+// errLong means that a message does not fit into a buffer.
 var errLong = errors.New("message is long")
 
-// TrySendMessage is SendMessage, unless somebody is writing just now or the message is long: that takes its time.
+// TrySendMessage is SendMessage, unless another goroutine is writing or the message is long, which takes time.
 func (o *Outbox) TrySendMessage(m Message) (sent bool, err error) {
 	if !o.mu.TryLock() {
 		return false, nil
@@ -65,8 +65,8 @@ func (o *Outbox) TrySendMessage(m Message) (sent bool, err error) {
 	return true, err
 }
 
-// SendMessage encodes a message and writes it. One that does not fit into a buffer is encoded twice: to count its bytes, since a frame begins with
-// their number, and in pieces as it is written. Others may write while the bytes are counted.
+// SendMessage encodes a message and writes it. A message that does not fit into a buffer is encoded twice: first to count its bytes, because a frame
+// begins with their number, and then in pieces as it is written. Others may write while the bytes are counted.
 func (o *Outbox) SendMessage(m Message) error {
 	o.mu.Lock()
 	err := o.shortLocked(m)
@@ -83,7 +83,7 @@ func (o *Outbox) SendMessage(m Message) error {
 	return o.longLocked(m, int64(size))
 }
 
-// shortLocked returns errLong for a message that does not fit into a buffer. o.mu is held.
+// shortLocked writes a message that fits into a buffer, and returns errLong for a longer one. o.mu is held.
 func (o *Outbox) shortLocked(m Message) error {
 	if o.err != nil {
 		return o.err
@@ -103,7 +103,7 @@ func (o *Outbox) shortLocked(m Message) error {
 	return o.err
 }
 
-// longLocked writes a message of that many bytes. o.mu is held.
+// longLocked writes a long message of the given number of bytes. o.mu is held.
 func (o *Outbox) longLocked(m Message, size int64) error {
 	if o.err != nil {
 		return o.err
@@ -122,13 +122,13 @@ func (o *Outbox) longLocked(m Message, size int64) error {
 	return err
 }
 
-// count counts what is written to it.
+// count counts the bytes that are written to it.
 type count int64
 
 func (c *count) Write(p []byte) (int, error)       { *c += count(len(p)); return len(p), nil }
 func (c *count) WriteString(s string) (int, error) { *c += count(len(s)); return len(s), nil }
 
-// room takes a message that fits into a buffer.
+// room collects a message that fits into a buffer.
 type room struct{ buf []byte }
 
 func (r *room) Write(p []byte) (int, error) {
@@ -147,10 +147,10 @@ func (r *room) WriteString(s string) (int, error) {
 	return len(s), nil
 }
 
-// errUneven is a bug: the frame of a message has another length than its header said, and nothing can follow.
+// errUneven means a bug: a message has another length than its frame's header says, so nothing more can be written.
 var errUneven = errors.New("message has another length the second time")
 
-// pieces writes a long message a buffer at a time.
+// pieces writes a long message, one buffer at a time.
 type pieces struct {
 	w    io.Writer
 	buf  []byte
@@ -193,7 +193,7 @@ func (o *Outbox) sendLocked(encode func(dst []byte) []byte, binary bool) error {
 	return o.err
 }
 
-// frame writes a frame that is already in the transport's form; last says that none may follow it.
+// frame writes a complete frame. last means that no other frame may follow.
 func (o *Outbox) frame(p []byte, last bool) error {
 	o.mu.Lock()
 	defer o.mu.Unlock()

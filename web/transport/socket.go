@@ -10,31 +10,30 @@ import (
 	"time"
 )
 
-// errSlow says that a client took nothing for its slowLimit.
+// errSlow means that a client read nothing for its slowLimit.
 var errSlow = errors.New("client takes nothing")
 
-// Socket is an accepted connection, below TLS and HTTP. It knows what the layers above cannot see: whether the peer still
-// takes what is written to it.
+// Socket is an accepted connection, below TLS and HTTP. It knows what the layers above cannot see: whether the peer still reads what is written.
 type Socket struct {
 	net.Conn
-	slowLimit time.Duration // set once: how long a write may wait without the peer taking a byte
-	onLeave   func()        // set once: called when it is no stranger's any more, perhaps more than once
+	slowLimit time.Duration // set once; how long a write may wait without the peer reading a byte
+	onLeave   func()        // set once; called when the client is no stranger any more, perhaps more than once
 
-	deadlineFixed atomic.Bool // slowLimit counts no more: the deadline that setFinalDeadline set stands
-	lastTaken     atomicTime  // when the peer last made room for a write that had to wait
+	deadlineFixed atomic.Bool // setFinalDeadline has set a deadline, which replaces slowLimit
+	lastTaken     atomicTime  // when the peer last made room for a write that waited
 }
 
-// NewSocket makes a Socket of an accepted connection. A write fails when the peer takes nothing for slowLimit. onLeave is called when the client
-// has shown who it is, and when the connection is closed.
+// NewSocket returns the Socket of an accepted connection. A write fails when the peer reads nothing for slowLimit. onLeave is called when the client
+// has authenticated and when the connection is closed.
 func NewSocket(c net.Conn, slowLimit time.Duration, onLeave func()) *Socket {
 	return &Socket{Conn: c, slowLimit: slowLimit, onLeave: onLeave}
 }
 
-// LeaveStrangers notes that the client has shown who it is.
+// LeaveStrangers records that the client has authenticated.
 func (s *Socket) LeaveStrangers() { s.onLeave() }
 
-// An atomicTime is set by one goroutine and read by another. It goes by the clock that nobody sets: a client is not silent because
-// the machine's time was put right. The zero moment is none.
+// An atomicTime is set by one goroutine and read by another. It uses the monotonic clock, so that setting the machine's time makes no client look
+// silent. The zero value means no moment.
 type atomicTime struct{ after atomic.Int64 } // nanoseconds since began
 
 var clockBase = time.Now()
@@ -43,10 +42,10 @@ func (m *atomicTime) set(at time.Time) { m.after.Store(max(1, int64(at.Sub(clock
 
 func (m *atomicTime) clear() { m.after.Store(0) }
 
-// never is how long ago no moment was.
+// never is the result of ago for no moment.
 const never = time.Duration(math.MaxInt64)
 
-// ago is how long before now it was.
+// ago returns how long before now the moment was.
 func (m *atomicTime) ago(now time.Time) time.Duration {
 	if after := m.after.Load(); after != 0 {
 		return now.Sub(clockBase) - time.Duration(after)
@@ -54,20 +53,20 @@ func (m *atomicTime) ago(now time.Time) time.Duration {
 	return never
 }
 
-// minBlocked tells a write that had to wait for the peer from one that only copied into the kernel's buffer.
+// minBlocked separates a write that had to wait for the peer from one that only copied into the kernel's buffer.
 const minBlocked = 20 * time.Millisecond
 
-// writeChecks is how many times in slowLimit a write looks whether the peer has taken something: how long after the last byte it gives up is
-// known to an eighth.
+// writeChecks is how often, within slowLimit, a write checks whether the peer has read something. It therefore gives up at most an eighth of
+// slowLimit late.
 const writeChecks = 8
 
-// Write gives up when the peer takes nothing for slowLimit; while it takes anything at all, it goes on.
+// Write fails when the peer reads nothing for slowLimit. As long as the peer reads anything, Write goes on.
 func (s *Socket) Write(p []byte) (n int, err error) {
-	took := time.Now() // or when the write began
+	took := time.Now() // at first, when the write began
 	for start := took; ; start = time.Now() {
 		if !s.deadlineFixed.Load() {
 			s.SetWriteDeadline(start.Add(s.slowLimit / writeChecks))
-			if s.deadlineFixed.Load() { // hurry came between, and its deadline was lost
+			if s.deadlineFixed.Load() { // setFinalDeadline was called meanwhile, and its deadline has been overwritten
 				s.SetWriteDeadline(start)
 			}
 		}
@@ -91,7 +90,7 @@ func (s *Socket) Write(p []byte) (n int, err error) {
 	}
 }
 
-// setFinalDeadline bounds all reading and writing from now on: what is not through by then fails.
+// setFinalDeadline bounds all later reading and writing; what is not complete by then fails.
 func (s *Socket) setFinalDeadline(d time.Duration) {
 	s.deadlineFixed.Store(true)
 	s.SetDeadline(time.Now().Add(d))
@@ -103,7 +102,7 @@ func (s *Socket) Close() error {
 	return s.Conn.Close()
 }
 
-// SocketOf finds our part of a connection that net/http hands out.
+// SocketOf returns the Socket below a connection that net/http hands out.
 func SocketOf(c net.Conn) *Socket {
 	if t, ok := c.(*tls.Conn); ok {
 		c = t.NetConn()

@@ -13,50 +13,50 @@ import (
 	"github.com/coder/websocket"
 )
 
-// CloseReason says why a client's connection ended: a closed list, the same in the log and as a metric's label.
+// CloseReason is the reason why a client's connection ended. The list is closed; the log and a metric's label use the same words.
 type CloseReason string
 
 const (
-	ReasonClient    CloseReason = "client"   // it closed, or is gone
-	ReasonSlow      CloseReason = "slow"     // it took nothing for SlowClient
-	ReasonSilent    CloseReason = "silent"   // not even a pong for PeerSilence
+	ReasonClient    CloseReason = "client"   // the client closed the connection, or is gone
+	ReasonSlow      CloseReason = "slow"     // it read nothing for SlowClient
+	ReasonSilent    CloseReason = "silent"   // nothing came for PeerSilence, not even a pong
 	ReasonStalled   CloseReason = "stalled"  // it began a message and did not finish it
-	ReasonTooBig    CloseReason = "too_big"  // a message above MaxFrame
-	ReasonFlood     CloseReason = "policy"   // pings or fragments without end
-	ReasonMalformed CloseReason = "protocol" // not what RFC 6455 allows
-	ReasonFull      CloseReason = "full"     // there is no place for it; never of one that was served
-	ReasonShutdown  CloseReason = "shutdown" // ours
-	ReasonUnshared  CloseReason = "unshared" // the share link that it came with has ended
-	ReasonAuthOver  CloseReason = "auth"     // what it was let in with has expired, or was revoked
-	ReasonPanic     CloseReason = "internal" // a panic in what it asked for
+	ReasonTooBig    CloseReason = "too_big"  // it sent a message above MaxFrame
+	ReasonFlood     CloseReason = "policy"   // it sent too many pings or fragments
+	ReasonMalformed CloseReason = "protocol" // it broke RFC 6455
+	ReasonFull      CloseReason = "full"     // there was no place for it, so it was never served
+	ReasonShutdown  CloseReason = "shutdown" // the gateway shuts down
+	ReasonUnshared  CloseReason = "unshared" // its share link has ended
+	ReasonAuthOver  CloseReason = "auth"     // its credential has expired or was revoked
+	ReasonPanic     CloseReason = "internal" // a panic in one of its requests
 )
 
-// CloseReasons is every reason that a served connection can end for.
+// CloseReasons are the reasons for which a served connection can end.
 var CloseReasons = []CloseReason{ReasonClient, ReasonSlow, ReasonSilent, ReasonStalled, ReasonTooBig, ReasonFlood, ReasonMalformed, ReasonShutdown, ReasonUnshared, ReasonAuthOver, ReasonPanic}
 
-// The transports, by name: the label of trl_connections and trl_bytes_out_total.
+// The names of the transports: the label of trl_connections and trl_bytes_out_total.
 const (
 	WebSocketName = "websocket"
 	UnixName      = "unix"
 )
 
-// Conn is one client's connection, seen as messages.
+// Conn is one client's connection, as messages.
 type Conn interface {
 	Name() string
 	Outbox() *Outbox
 	// IsBinary reports whether the client wants output in binary frames.
 	IsBinary() bool
-	// Read returns the next message, valid until the next Read. An error that is a *protocol.Error is to be answered; after any but
-	// REQUEST_TOO_LARGE reading goes on. ErrHalfClosed: the client will send no more and still listens.
+	// Read returns the next message, which is valid until the next Read. A *protocol.Error is for the client; reading goes on after it, except after
+	// REQUEST_TOO_LARGE. ErrHalfClosed means that the client sends no more and still reads.
 	Read() ([]byte, error)
-	// BeforeLarge is called once, before Read: f is called before more than KeepBuffer of a message is read, and may fail.
+	// BeforeLarge sets a function, once and before Read. Read calls it before it reads more than KeepBuffer of a message; it may fail.
 	BeforeLarge(f func() error)
-	// KeepAlive keeps the connection alive until ctx ends. It calls end when the peer is dead or breaks a rule, and sent with what each of its
-	// writes returned.
+	// KeepAlive keeps the connection alive until ctx ends. It calls end when the peer is dead or breaks a rule, and sent with the result of each of
+	// its writes.
 	KeepAlive(ctx context.Context, end func(CloseReason), sent func(error))
-	// AwaitHangup returns when the client that has half-closed is gone altogether.
+	// AwaitHangup returns when a client that has half-closed the connection is gone.
 	AwaitHangup()
-	// SendClose tells the client why its connection ends, within a second or so, and makes Read fail.
+	// SendClose tells the client why its connection ends, within about a second, and makes Read fail.
 	SendClose(CloseReason)
 	// Close releases everything. It may be called more than once.
 	Close()
@@ -66,7 +66,7 @@ var (
 	ErrHalfClosed = errors.New("client will send no more")
 )
 
-// ReasonOf reads a transport's error. What the network does (resets, timeouts, vanished peers) is the client going away.
+// ReasonOf returns the reason for a transport's error. Errors of the network (resets, timeouts, vanished peers) mean that the client has gone.
 func ReasonOf(err error) CloseReason {
 	if errors.Is(err, websocket.ErrMessageTooBig) {
 		return ReasonTooBig
@@ -86,7 +86,7 @@ func ReasonOf(err error) CloseReason {
 	return ReasonMalformed
 }
 
-// WriteFailure tells why a connection must end after a write to its Outbox that returned err. failed is false where it need not.
+// WriteFailure returns why a connection must end after a write to its Outbox returned err. failed is false if it need not end.
 func WriteFailure(err error) (why CloseReason, failed bool) {
 	switch {
 	case err == nil, err == errClosing:
@@ -97,21 +97,21 @@ func WriteFailure(err error) (why CloseReason, failed bool) {
 	return ReasonClient, true
 }
 
-// EncodeFailure tells why a message could not be encoded, if that is why sending it returned err. Nothing of it was sent then.
+// EncodeFailure returns why a message could not be encoded, if that is the cause of err. Nothing of the message was sent then.
 func EncodeFailure(err error) (cause error, failed bool) {
 	bad, failed := err.(unwritable)
 	return bad.error, failed
 }
 
-// Limits are what a transport holds its client to.
+// Limits bound what a client may do.
 type Limits struct {
-	MaxFrame    int64         // bytes of an inbound message
-	Stall       time.Duration // from the first byte of a message to its last; StallLimit
+	MaxFrame    int64         // bytes of a message from the client
+	Stall       time.Duration // time from the first byte of a message to its last; StallLimit
 	PingEvery   time.Duration // of a WebSocket
 	PeerSilence time.Duration // of a WebSocket
 }
 
-// The subprotocols of the WebSocket. SubprotocolBinary has output in binary frames.
+// The subprotocols of the WebSocket. With SubprotocolBinary, output comes in binary frames.
 const (
 	Subprotocol       = "trl.v1"
 	SubprotocolBinary = "trl.v1+bin"

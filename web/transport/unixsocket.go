@@ -12,33 +12,33 @@ import (
 	"trl/protocol"
 )
 
-// UnixSocket is a Unix-socket connection: one JSON object a line, both ways.
+// UnixSocket is a connection over a Unix socket: one JSON object per line, both ways.
 type UnixSocket struct {
 	sock  *Socket
 	out   *Outbox
-	limit int           // of a line; set once
+	limit int           // bytes of a line; set once
 	stall time.Duration // set once
 
 	large       func() error // set once in BeforeLarge
-	buf         []byte       // owned by read: what came and is not used up
-	next        int          // owned by read: where the next line begins in buf
-	deadlineSet bool         // owned by read: a deadline is set, for the rest of a line
-	eof         bool         // owned by read
+	buf         []byte       // owned by Read; bytes that have come and are not used yet
+	next        int          // owned by Read; where the next line begins in buf
+	deadlineSet bool         // owned by Read; a deadline is set for the rest of a line
+	eof         bool         // owned by Read
 }
 
-// NewUnixSocket makes a transport of an accepted connection.
+// NewUnixSocket returns the transport of an accepted connection.
 func NewUnixSocket(sock *Socket, limits Limits) *UnixSocket {
 	out := &Outbox{w: sock, seal: sealLine, long: longLine}
 	return &UnixSocket{sock: sock, out: out, limit: int(limits.MaxFrame), stall: limits.Stall}
 }
 
-// IsBinary is false: every message is a line.
+// IsBinary returns false: every message is a line.
 func (t *UnixSocket) IsBinary() bool { return false }
 
-// Outbox is the way out.
+// Outbox returns the connection's Outbox.
 func (t *UnixSocket) Outbox() *Outbox { return t.out }
 
-// sealLine ends a line; there are no binary messages here.
+// sealLine ends a line. A Unix socket has no binary messages.
 func sealLine(msg []byte, _ bool) []byte { return append(msg, '\n')[headroom:] }
 
 // BeforeLarge sets what Read calls before a line above KeepBuffer.
@@ -72,7 +72,7 @@ func (t *UnixSocket) Read() ([]byte, error) {
 		if t.eof {
 			t.buf, t.next = nil, 0
 			if rest = bytes.TrimSpace(rest); len(rest) > 0 {
-				return rest, nil // a last line need not end
+				return rest, nil // the last line need not have a newline
 			}
 			return nil, ErrHalfClosed
 		}
@@ -87,7 +87,7 @@ func (t *UnixSocket) Read() ([]byte, error) {
 	}
 }
 
-// fill reads more. An idle client may take for ever; one that has begun a line may not.
+// fill reads more bytes. An idle client may stay silent for ever; one that has begun a line may not.
 func (t *UnixSocket) fill() error {
 	if begun := len(t.buf) > 0; begun != t.deadlineSet {
 		var until time.Time
@@ -109,7 +109,7 @@ func (t *UnixSocket) fill() error {
 	t.buf = t.buf[:len(t.buf)+n]
 	if err == io.EOF {
 		t.eof, err = true, nil
-		t.sock.SetReadDeadline(time.Time{}) // a last line need not end, and AwaitHangup waits for as long as its answer takes
+		t.sock.SetReadDeadline(time.Time{}) // the last line need not have a newline, and AwaitHangup waits as long as its answer takes
 	}
 	return err
 }
@@ -118,10 +118,10 @@ func (t *UnixSocket) tooLarge() error {
 	return protocol.Errorf(protocol.RequestTooLarge, "request exceeds %d bytes", t.limit).With("limit", t.limit)
 }
 
-// KeepAlive does nothing: the kernel tells when a local peer is gone.
+// KeepAlive does nothing: the kernel reports when a local peer is gone.
 func (t *UnixSocket) KeepAlive(context.Context, func(CloseReason), func(error)) {}
 
-// AwaitHangup waits in the poller: a peer that closes its receiving side too raises EPOLLHUP, which wakes a reader (unix(7), epoll_ctl(2)).
+// AwaitHangup waits in the poller. When the peer closes its receiving side too, it gets EPOLLHUP, which wakes a reader (unix(7), epoll_ctl(2)).
 func (t *UnixSocket) AwaitHangup() {
 	raw, err := t.sock.Conn.(syscall.Conn).SyscallConn()
 	if err != nil {
@@ -134,14 +134,14 @@ func (t *UnixSocket) AwaitHangup() {
 	})
 }
 
-// SendClose lets a message that is being written go out, and closes.
+// SendClose lets a message that is being written go out, and closes the connection.
 func (t *UnixSocket) SendClose(why CloseReason) {
 	if why == ReasonSlow {
 		t.sock.Close()
 		return
 	}
 	t.sock.setFinalDeadline(CloseTimeout)
-	t.out.frame(nil, true) // a message that is being written goes out whole, none comes after
+	t.out.frame(nil, true) // a message that is being written goes out complete, and none follows
 	t.sock.Close()
 }
 

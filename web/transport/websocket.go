@@ -18,42 +18,42 @@ import (
 const (
 	// StallLimit is how long a message may take from its first byte to its last: 4 MiB at 420 KiB/s.
 	StallLimit = 10 * time.Second
-	// maxControls is how many pings and pongs a second a client may send. Browsers send none, proxies one in seconds.
+	// maxControls is how many pings and pongs a client may send per second. Browsers send none, proxies one in some seconds.
 	maxControls = 50
-	// CloseTimeout bounds the close handshake at shutdown: a client that never answers cannot hold us. One that broke the rules gets
-	// less, since all it goes on to send is read and thrown away meanwhile.
+	// CloseTimeout bounds the close handshake at shutdown: a client that never answers cannot hold up the gateway. A client that broke the rules gets
+	// less time, because all that it sends meanwhile is read and dropped.
 	CloseTimeout          = 3 * time.Second
 	violationCloseTimeout = 300 * time.Millisecond
 )
 
-// WebSocket is a WebSocket. coder/websocket accepts it and reads it; data, pings and pongs go out through the Outbox in frames of our
-// own, because its writer makes two system calls of a large message and gives a control frame five seconds before it drops the connection —
-// a client that pauses may have Config.SlowClient. Its close frames come the same way, through closeWriter.
+// WebSocket is a connection over a WebSocket. coder/websocket accepts it and reads from it. Data, pings and pongs go out through the Outbox in frames
+// of our own, because the library's writer makes two system calls for a large message, and drops the connection if a control frame takes five
+// seconds; a client that pauses may take Config.SlowClient. The library's close frames go the same way, through closeWriter.
 type WebSocket struct {
 	ws     *websocket.Conn
-	in     *frames // below ws; above TLS, or sock itself
+	in     *frames // below ws; above TLS, or above sock without TLS
 	sock   *Socket
 	out    *Outbox
 	limits Limits
 
 	buf        []byte        // owned by read
 	large      func() error  // set once in BeforeLarge
-	pong       chan []byte   // the latest ping's payload, for KeepAlive to answer
-	flood      chan struct{} // one token: too many pings
-	countSince time.Time     // owned by read: when the count below began
-	count      int           // owned by read: pings and pongs since
+	pong       chan []byte   // the payload of the latest ping, which KeepAlive answers
+	flood      chan struct{} // holds a token after too many pings
+	countSince time.Time     // owned by Read; when count began
+	count      int           // owned by Read; pings and pongs since countSince
 
-	lastHeard atomicTime // last sign of life
+	lastHeard atomicTime // the last sign of life
 }
 
-// AcceptWebSocket upgrades a request that has passed every check of ours. On an error the answer has been written.
+// AcceptWebSocket upgrades a request that has passed all checks. If it returns an error, the answer has been written.
 func AcceptWebSocket(w http.ResponseWriter, r *http.Request, limits Limits) (*WebSocket, error) {
 	out := &Outbox{seal: sealWebSocket, long: frameHeader}
 	t := &WebSocket{out: out, limits: limits, pong: make(chan []byte, 1), flood: make(chan struct{}, 1)}
 	t.noteHeard()
 	ws, err := websocket.Accept(&hijackWriter{w, t}, r, &websocket.AcceptOptions{
-		Subprotocols:       []string{SubprotocolBinary, Subprotocol}, // the first that the client offers too
-		InsecureSkipVerify: true,                                     // originAllowed has looked, and is stricter
+		Subprotocols:       []string{SubprotocolBinary, Subprotocol}, // the first one that the client offers, too
+		InsecureSkipVerify: true,                                     // originAllowed has checked the origin, more strictly
 		OnPingReceived: func(_ context.Context, p []byte) bool {
 			if t.countControl() {
 				t.answerPing(p)
@@ -70,7 +70,7 @@ func AcceptWebSocket(w http.ResponseWriter, r *http.Request, limits Limits) (*We
 	return t, nil
 }
 
-// hijackWriter stands between coder/websocket and net/http to get hold of the connection and to route close frames through the Outbox.
+// hijackWriter stands between coder/websocket and net/http. It gets hold of the connection and routes close frames through the Outbox.
 type hijackWriter struct {
 	http.ResponseWriter
 	t *WebSocket
@@ -83,12 +83,12 @@ func (h *hijackWriter) Hijack() (net.Conn, *bufio.ReadWriter, error) {
 	}
 	c.SetDeadline(time.Time{})
 	h.t.in, h.t.sock, h.t.out.w = &frames{Conn: c, most: h.t.limits.MaxFrame}, SocketOf(c), c
-	early, _ := rw.Reader.Peek(rw.Reader.Buffered()) // sent before our answer; the library reads it without asking the connection again
+	early, _ := rw.Reader.Peek(rw.Reader.Buffered()) // bytes that came before the answer; the library reads them from the buffer
 	h.t.in.follow(early)
 	return h.t.in, bufio.NewReadWriter(rw.Reader, bufio.NewWriterSize(closeWriter{h.t.out}, 256)), nil // a control frame is at most 127 bytes
 }
 
-// WriteHeader keeps refusals the last of their connection, as guard wants it; the library says otherwise for some.
+// WriteHeader makes a refusal the last answer of its connection, as guard wants it; for some refusals the library sets another header.
 func (h *hijackWriter) WriteHeader(status int) {
 	if status != http.StatusSwitchingProtocols {
 		h.Header().Set("Connection", "close")
@@ -96,8 +96,8 @@ func (h *hijackWriter) WriteHeader(status int) {
 	h.ResponseWriter.WriteHeader(status)
 }
 
-// closeWriter takes the close frames that coder/websocket writes, each whole in one Write. The library answers a close with the client's own
-// words and does not look at them: text that is not UTF-8 is answered 1007 (RFC 6455 §8.1).
+// closeWriter takes the close frames that coder/websocket writes, each in one Write. The library answers a close with the client's own text and does
+// not check it. If that text is not UTF-8, closeWriter answers 1007 (RFC 6455, section 8.1).
 type closeWriter struct{ out *Outbox }
 
 func (c closeWriter) Write(p []byte) (int, error) {
@@ -128,7 +128,7 @@ func (t *WebSocket) Read() ([]byte, error) {
 	if cap(t.buf) > KeepBuffer {
 		t.buf = nil
 	}
-	kind, r, err := t.ws.Reader(context.Background()) // no deadline here: an expired one would kill the connection; KeepAlive watches the clock
+	kind, r, err := t.ws.Reader(context.Background()) // without a deadline, because an expired one would end the connection; KeepAlive watches the time
 	if err != nil {
 		return nil, err
 	}
@@ -143,7 +143,7 @@ func (t *WebSocket) Read() ([]byte, error) {
 // BeforeLarge sets what Read calls before a message above KeepBuffer.
 func (t *WebSocket) BeforeLarge(f func() error) { t.large = f }
 
-// readInto is io.ReadAll into a buffer that is there; large is called before that has more than KeepBuffer.
+// readInto is io.ReadAll into a given buffer. It calls large before the buffer has more than KeepBuffer.
 func readInto(buf []byte, r io.Reader, large func() error) ([]byte, error) {
 	if cap(buf) == 0 {
 		buf = make([]byte, 0, 1<<10)
@@ -185,17 +185,17 @@ func (t *WebSocket) countControl() bool {
 	return false
 }
 
-// answerPing leaves the pong to KeepAlive: the Outbox may be waiting for a slow client, and reading must go on. Only the latest ping need be
-// answered (RFC 6455 §5.5.3).
+// answerPing leaves the pong to KeepAlive, because the Outbox may wait for a slow client and reading must go on. Only the latest ping needs an answer
+// (RFC 6455, section 5.5.3).
 func (t *WebSocket) answerPing(p []byte) {
 	select {
 	case <-t.pong:
 	default:
 	}
-	t.pong <- append([]byte(nil), p...) // room: only this goroutine puts anything in
+	t.pong <- append([]byte(nil), p...) // there is room, because only this goroutine sends into it
 }
 
-// KeepAlive pings, and ends the connection when the peer is silent, stalls or floods.
+// KeepAlive sends pings, and ends the connection when the peer is silent, stalls or floods.
 func (t *WebSocket) KeepAlive(ctx context.Context, end func(CloseReason), sent func(error)) {
 	tick := time.NewTicker(min(t.limits.PingEvery, t.limits.PeerSilence, t.limits.Stall) / 4)
 	defer tick.Stop()
@@ -215,9 +215,9 @@ func (t *WebSocket) KeepAlive(ctx context.Context, end func(CloseReason), sent f
 			case waits != never && waits > t.limits.Stall:
 				end(ReasonStalled)
 			case min(t.lastHeard.ago(now), t.sock.lastTaken.ago(now)) > t.limits.PeerSilence:
-				// A client that is slow to take our output gets our pings late, but that it takes it is a sign of life too.
+				// A client that is slow to read output gets the pings late. Reading output is a sign of life, too.
 				end(ReasonSilent)
-			case now.Sub(pinged) >= t.limits.PingEvery*7/8: // ticks jitter
+			case now.Sub(pinged) >= t.limits.PingEvery*7/8: // the ticker jitters
 				pinged = now
 				err = t.out.frame(controlFrame(opPing, nil), false)
 			}
@@ -229,12 +229,13 @@ func (t *WebSocket) KeepAlive(ctx context.Context, end func(CloseReason), sent f
 // AwaitHangup returns at once: a WebSocket has no half-closed state.
 func (t *WebSocket) AwaitHangup() {}
 
-// closeCodes of PROTOCOL.md §8, and what is told beside them. A reason that is not here is not told: nobody listens.
+// closeCodes has the close code and the text for each reason, see "Closing" in PROTOCOL.md. A client is not told any other reason, because then it is
+// gone.
 var closeCodes = map[CloseReason]struct {
 	code websocket.StatusCode
 	text string
 }{
-	ReasonTooBig:    {websocket.StatusMessageTooBig, "message too big"}, // in fact sent by coder/websocket, when it saw the size
+	ReasonTooBig:    {websocket.StatusMessageTooBig, "message too big"}, // sent by coder/websocket when it sees the size
 	ReasonStalled:   {websocket.StatusPolicyViolation, "message not finished"},
 	ReasonFlood:     {websocket.StatusPolicyViolation, "too many pings or fragments"},
 	ReasonMalformed: {websocket.StatusProtocolError, "protocol error"},
@@ -255,7 +256,7 @@ func (t *WebSocket) SendClose(why CloseReason) {
 	if why == ReasonShutdown {
 		timeout = CloseTimeout
 	}
-	t.sock.setFinalDeadline(timeout) // also for a writer that is stuck, and for the client's half of the handshake
+	t.sock.setFinalDeadline(timeout) // also for a writer that waits, and for the client's half of the handshake
 	t.ws.Close(bye.code, bye.text)
 }
 
@@ -274,7 +275,7 @@ const (
 	fin      = 0x80
 )
 
-// sealWebSocket writes the header of a final frame into the headroom before msg (RFC 6455 §5.2; a server's frames are not masked).
+// sealWebSocket writes the header of a final frame into the headroom before msg (RFC 6455, section 5.2; a server does not mask frames).
 func sealWebSocket(msg []byte, binary bool) []byte {
 	n := len(msg) - headroom
 	switch {
@@ -297,12 +298,12 @@ func sealWebSocket(msg []byte, binary bool) []byte {
 	return msg
 }
 
-// frameHeader is the header of a final text frame of n bytes, which are more than 65,535.
+// frameHeader returns the header of a final text frame of n bytes; n is above 65,535.
 func frameHeader(n int64) (before, after []byte) {
 	return encoding.BigEndian.AppendUint64([]byte{fin | opText, 127}, uint64(n)), nil
 }
 
-// controlFrame is a ping, pong or close; p has at most 125 bytes, as the client's own control frame had.
+// controlFrame returns a ping, pong or close frame. p has at most 125 bytes, as any control frame.
 func controlFrame(op byte, p []byte) []byte {
 	return append([]byte{fin | op, byte(len(p))}, p...)
 }
