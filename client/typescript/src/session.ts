@@ -44,15 +44,8 @@ export class Session implements AsyncDisposable {
       max_output_bytes: o.maxOutputBytes,
       clean: o.clean,
     };
-    const canceller = new Canceller(o.signal);
-    try {
-      const answer = this.connection.call("exec.run", params, { repeat: "keyed", signal: canceller.unsent.signal, sent: canceller.sent });
-      const r = await Promise.race([answer, canceller.late]);
-      if (o.signal?.aborted) throw o.signal.reason;
-      return checked(resultOf(commandLine(command), r, outputOf(r)), o.check);
-    } finally {
-      canceller.done();
-    }
+    const r = o.signal ? await this.endedBy(o.signal, params) : await this.connection.call("exec.run", params, { repeat: "keyed" });
+    return checked(resultOf(params.command, r, outputOf(r)), o.check);
   }
 
   /** Starts a command and returns at once. Iterate over it for its output as it comes. */
@@ -135,6 +128,19 @@ export class Session implements AsyncDisposable {
     await this.destroy();
   }
 
+  /** An exec.run that ends when the signal aborts. */
+  private async endedBy(signal: AbortSignal, params: wire.ExecRun): Promise<wire.ExecResult> {
+    const canceller = new Canceller(signal);
+    try {
+      const answer = this.connection.call("exec.run", params, { repeat: "keyed", signal: canceller.unsent.signal, sent: canceller.sent });
+      const r = await Promise.race([answer, canceller.late]);
+      if (signal.aborted) throw signal.reason;
+      return r;
+    } finally {
+      canceller.done();
+    }
+  }
+
   private async follow(command: string | readonly string[], o: ExecOptions): Promise<ExecResult> {
     const { onOutput, ...rest } = o;
     const running = this.execStream(command, rest);
@@ -159,24 +165,24 @@ class Canceller {
   private readonly over = new AbortController();
   private reject!: (reason: unknown) => void;
 
-  constructor(private readonly signal: AbortSignal | undefined) {
+  constructor(private readonly signal: AbortSignal) {
     this.late = new Promise((_, reject) => (this.reject = reject));
     this.late.catch(() => {});
-    signal?.addEventListener("abort", this.abort);
+    signal.addEventListener("abort", this.abort);
   }
 
   readonly sent = (link: Link, id: number): void => {
     this.request = { link, id };
-    if (this.signal?.aborted) this.cancel();
+    if (this.signal.aborted) this.cancel();
   };
 
   done(): void {
-    this.signal?.removeEventListener("abort", this.abort);
+    this.signal.removeEventListener("abort", this.abort);
     this.over.abort();
   }
 
   private readonly abort = (): void => {
-    const { reason } = this.signal!;
+    const { reason } = this.signal;
     if (!this.request) {
       this.unsent.abort(reason);
       return;
