@@ -59,7 +59,7 @@ func TestCgroupsBelowACellBelongToIt(t *testing.T) {
 	m := testkit.Marker()
 	dir := below(t, c, "x")
 	sh.run("sh -c 'echo $$ > " + dir + "/cgroup.procs; exec sleep " + m + "'&")
-	testkit.Eventually(t, "it is there", func() bool { return len(cgroup.PidsBelow(dir)) == 1 })
+	testkit.Eventually(t, "it is there", func() bool { return len(cgroup.PidsBelow(dir)) == 1 && len(testkit.Alive(m)) == 1 }) // past its exec
 	if g.ShellAlone(sh.Pid()) || g.ShellAlone(0) {
 		t.Error("the empty check sees nobody")
 	}
@@ -68,9 +68,7 @@ func TestCgroupsBelowACellBelongToIt(t *testing.T) {
 	}
 	c.Signal(syscall.SIGTERM, sh.Pid())
 	testkit.Eventually(t, "TERM has reached it", func() bool { return len(testkit.Alive(m)) == 0 })
-	if pids := c.MembersExcept(sh.Pid()); len(pids) != 0 {
-		t.Errorf("others of a scope whose cgroup below is empty: %v", pids)
-	}
+	testkit.Eventually(t, "the scope whose cgroup below is empty has no others", func() bool { return len(c.MembersExcept(sh.Pid())) == 0 })
 	if err := unix.Rmdir(dir); err != nil {
 		t.Fatal(err)
 	}
