@@ -193,7 +193,8 @@ func TestRawFrames(t *testing.T) {
 	for i, r := range rawCases(limit) {
 		t.Run(strings.ReplaceAll(r.name, " ", "_"), func(t *testing.T) {
 			c := g.Raw()
-			go func() { // the server may answer before it has taken all; ends with the connection
+			defer c.Close() // all are gone at the end
+			go func() {     // the server may answer before it has taken all; ends with the connection
 				c.Write(r.Send)
 				if strings.HasSuffix(r.want, "open") {
 					c.Write(rig.RawFrame(0x81, ping("end")))

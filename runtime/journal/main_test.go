@@ -1,6 +1,7 @@
 package journal
 
 import (
+	"flag"
 	"os"
 	"testing"
 
@@ -16,6 +17,11 @@ func TestMain(m *testing.M) {
 	if len(os.Args) == 3 && os.Args[1] == "writer" {
 		writer(os.Args[2])
 		return
+	}
+	if !testkit.Soak { // the usual 100 take half a minute, with the race detector
+		if err := flag.Set("rapid.checks", "40"); err != nil {
+			panic(err)
+		}
 	}
 	testkit.Main(m)
 }
