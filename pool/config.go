@@ -14,39 +14,39 @@ import (
 // budget an answer has less of its command's output, as with a smaller max_output_bytes, and says so.
 const maxKeptOutput = 512 << 20
 
-// Config is the operator's. Zero durations mean: no timeout, no bound, let go at once. It may be replaced: Configure.
+// Config has the operator's settings. A zero duration means no timeout, no bound, or no retention. Configure replaces it.
 type Config struct {
-	MaxSessions     int                  // 256 when 0 (PROTOCOL.md §9)
-	MaxPerPrincipal int                  // 0: AllButReserve of MaxSessions, for who has all (ExemptFromReserve) MaxSessions
+	MaxSessions     int                  // 256 when 0
+	MaxPerPrincipal int                  // 0: AllButReserve of MaxSessions, or MaxSessions for those of ExemptFromReserve
 	MaxKeys         int                  // how many request keys of one principal are remembered; requestkey.DefaultMax when 0
-	MaxOfPrincipal  func(who string) int // a principal's own bound, 0: none; not called with a lock held; nil: nobody has one
+	MaxOfPrincipal  func(who string) int // a principal's own bound, 0: none; called without a lock; nil: nobody has one
 	DefaultShell    string               // path or name; /bin/sh when empty
 	DefaultDir      string               // /tmp when empty
-	Shells          []string             // allowed, paths or names; those of PROTOCOL.md §3 when empty
+	Shells          []string             // allowed, paths or names; the usual ones when empty
 	BaseEnv         []string             // all of a session's environment but TRL_SESSION_ID
-	AllowEnv        []string             // names that a request may set although they steer shells; one that ends in * stands for all that begin so
+	AllowEnv        []string             // variables that a request may set although they change what the shell does; * at the end stands for any rest
 
 	Epoch string // names the lifetime of the sessions; random when empty
 
-	IdleTimeout    time.Duration // of a session that names none
-	MaxIdle        time.Duration // the most that one may name
-	Retention      time.Duration // how long what has ended stays readable
-	DefaultTimeout time.Duration // of a command whose session names none
-	MaxTimeout     time.Duration // the most that any command gets, one without a timeout included; 0: LongestTimeout, of those that name one
+	IdleTimeout    time.Duration // of a session without one
+	MaxIdle        time.Duration // the most that a session may ask for
+	Retention      time.Duration // how long ended work stays readable
+	DefaultTimeout time.Duration // of a command, if neither it nor its session has one
+	MaxTimeout     time.Duration // the most that any command gets, also one without a timeout; 0: LongestTimeout, for those that have one
 
-	Limits protocol.Limits // of a session that names none, and the most that one may name; 0: none
+	Limits protocol.Limits // of a session without limits, and the most that one may ask for; 0: none
 
 	RingBytes  int   // per stream; 1 MiB when 0
-	KeptOutput int64 // of one principal's running commands, for answers, and half of what all have; 512 MiB when 0
+	KeptOutput int64 // bytes for the answers of one principal's commands, and half of those of all; maxKeptOutput when 0
 	MaxOutput  int   // the most of a stream that one answer holds; 64 MiB when 0
-	WarmShells int   // shells of the default kind that wait for their session
+	WarmShells int   // how many warm shells there shall be
 
 	RetentionBounds
 	Record recording.Config
-	OnEnd  func(End) // told of every end; it does not wait, and asks nothing of the pool. nil: nobody keeps a record
+	OnEnd  func(End) // called for every end; it does not wait, and calls nothing of the pool; nil: no ends are reported
 }
 
-// RetentionBounds bounds what has ended and is kept. No setting sets these, tests do; the bounds of docs/limits.md when 0.
+// RetentionBounds bounds what is retained. Only tests set them; zero means the bounds of docs/limits.md.
 type RetentionBounds struct {
 	MaxRetained                 int   // sessions
 	MaxRetainedBytesOfPrincipal int64 // bytes of one principal
@@ -54,8 +54,8 @@ type RetentionBounds struct {
 	MaxKeysOfAll                int   // request keys of all
 }
 
-// effectiveConfig are the operator's Config with its defaults filled in, and what follows from it. Never changed, only replaced whole: who loads
-// them twice in one request may see two of them, so each reads what belongs together from one.
+// effectiveConfig is the Config with its defaults filled in, and the list of shells. It is never changed, only replaced. Code that needs values
+// that belong together loads the pointer once.
 type effectiveConfig struct {
 	Config
 	shells *shells.List
@@ -71,10 +71,10 @@ func newEffectiveConfig(c Config) *effectiveConfig {
 	return &effectiveConfig{Config: c, shells: shells.NewList(c.Shells, c.DefaultShell, c.BaseEnv)}
 }
 
-// LongestTimeout is the most that a command may name where no maximum is set.
+// LongestTimeout is the most that a command may ask for if no maximum is set.
 const LongestTimeout = 24 * time.Hour
 
-// timeout is what a command that is to have d gets. 0 is no timeout, which is above every maximum.
+// timeout returns the timeout in force for a command that asks for d. 0 is no timeout, which is above every maximum.
 func (r *effectiveConfig) timeout(d time.Duration) time.Duration {
 	if most := r.MaxTimeout; most > 0 && (d == 0 || d > most) {
 		return most
@@ -99,8 +99,8 @@ func secondsOr(s *protocol.Seconds, d time.Duration) time.Duration {
 	return s.Duration()
 }
 
-// Configure puts c in force for what is asked from now on. What sessions, streams and commands were promised when they were made they
-// keep; bounds that are exceeded now end nothing; retention counts at once. What is the lifetime's stays: BaseEnv, Epoch, MaxOfPrincipal, KeptOutput, Ended and Record.
+// Configure puts c in force for later requests. Sessions, streams and commands keep what they were made with. A bound that is exceeded now ends
+// nothing; the new retention time is in force at once. BaseEnv, Epoch, MaxOfPrincipal, KeptOutput, OnEnd and Record do not change.
 func (p *Pool) Configure(c Config) {
 	before := p.config.Load()
 	c.BaseEnv, c.Epoch, c.MaxOfPrincipal, c.OnEnd, c.Record = before.BaseEnv, before.Epoch, before.MaxOfPrincipal, before.OnEnd, before.Record

@@ -14,34 +14,34 @@ import (
 	"trl/statemachine"
 )
 
-// ending is an end under way.
+// ending is the end of a session.
 type ending struct {
 	reason protocol.Reason // the first one given
 	grace  time.Duration   // between TERM and KILL
-	forget bool            // there never was a session: nobody may ask about it afterwards
+	forget bool            // the session never had a shell, so it is unknown afterwards
 }
 
-// finalState is what is left to tell of a session that ended.
+// finalState is what an ended session still tells.
 type finalState struct {
 	at    time.Time
 	facts facts
 }
 
-// closeRetryInterval is the time between attempts at what withstood KILL.
+// closeRetryInterval is the time between attempts to kill a process that survived KILL.
 const closeRetryInterval = time.Second
 
-// end begins the session's end, and returns at once; ended says when it is done. The first reason given counts.
+// end begins the session's end and returns at once; ended is closed when it is done. The first reason counts.
 func (s *Session) end(reason protocol.Reason, grace time.Duration) {
 	s.mu.Lock()
 	s.endLocked(reason, grace)
 	running := s.runningCommandLocked()
 	s.mu.Unlock()
 	if running != nil {
-		running.Cancel(syscall.SIGTERM, grace) // asked again with less grace, this shortens it
+		running.Cancel(syscall.SIGTERM, grace) // a second call with less grace shortens the grace
 	}
 }
 
-// endLocked closes the session to everything new and starts finish, unless that was done. s.mu is held.
+// endLocked makes the session refuse new work and starts finish, once. s.mu is held.
 func (s *Session) endLocked(reason protocol.Reason, grace time.Duration) {
 	if s.ending != nil {
 		return
@@ -58,19 +58,19 @@ func (s *Session) finish(queue []*Exec) {
 	p := s.pool
 	defer p.tasks.Done()
 
-	// What waited for a turn does not get it.
+	// Refuse the commands that wait.
 	for _, e := range queue {
 		e.failQueued(s.refusal())
 	}
 
-	// The shell may be on its way. Who opens it learns by the context that nobody wants it any more.
+	// Wait for a shell that is being opened. The context tells openShell that the session ends.
 	select {
 	case <-s.opened:
 	case <-s.runnerDone: // there is no shell
 	}
 
-	// The command that runs gets its TERM before the shell, since its result shall say cancelled. All else that the session started gets
-	// its TERM at the same time, and KILL after the grace.
+	// The running command gets TERM before the shell, because its result shall say cancelled. Everything else that the session started gets TERM at
+	// the same time, and KILL after the grace.
 	s.mu.Lock()
 	shell, running, reason, grace := s.shell, s.runningCommandLocked(), s.ending.reason, s.ending.grace
 	s.mu.Unlock()
@@ -80,16 +80,16 @@ func (s *Session) finish(queue []*Exec) {
 	if shell != nil {
 		for err := shell.Close(grace); err != nil; err = shell.Close(0) {
 			s.log.Error().Err(err).Msg("session not ended")
-			time.Sleep(closeRetryInterval) // something is in an uninterruptible sleep: a person must act, we can only look again
+			time.Sleep(closeRetryInterval) // a process is in an uninterruptible sleep: a person must act, and we can only try again
 		}
 	}
 
-	// The ends of the command, the processes and the terminals are told first.
+	// Wait until the ends of the command, the processes and the terminals were told.
 	<-s.runnerDone
 	facts := s.facts()
 	s.processTasks.Wait()
 
-	// The end is made known everywhere at once: state, bounds, name, events.
+	// Make the end known at once: state, bounds, name, events.
 	p.mu.Lock()
 	s.mu.Lock()
 	s.final = finalState{at: time.Now(), facts: facts}
@@ -117,10 +117,10 @@ func (s *Session) finish(queue []*Exec) {
 	s.log.Info().Str("reason", string(reason)).Dur("duration_ms", clock.Elapsed(s.created, time.Now())).Int64("commands", commands).Int64("bytes", bytes).Msg("session ended")
 }
 
-// openFailed ends a session that got no shell. It never existed, unless it was ended while it was being made.
+// openFailed ends a session that got no shell. For clients it never existed, unless it was ended while it was being made.
 func (s *Session) openFailed(err error) {
 	fault := shells.Fault(err, s.spec.dir)
-	if fault.Code == protocol.SessionLost { // there never was one
+	if fault.Code == protocol.SessionLost { // the session never had a shell to lose
 		fault = protocol.Errorf(protocol.ShuttingDown, "%s", fault.Message).WithCause(err)
 	}
 	s.mu.Lock()
@@ -137,7 +137,7 @@ func (s *Session) openFailed(err error) {
 	s.pool.metrics.SessionsCreated.WithLabelValues(string(fault.Code)).Inc()
 }
 
-// runningCommandLocked is nil when there is none. s.mu is held.
+// runningCommandLocked returns the running command, or nil. s.mu is held.
 func (s *Session) runningCommandLocked() *shell.Command {
 	if s.running == nil {
 		return nil
@@ -145,7 +145,7 @@ func (s *Session) runningCommandLocked() *shell.Command {
 	return s.running.command
 }
 
-// Destroy ends the session and returns when nothing of it is left. Every call gets the same answer.
+// Destroy ends the session and returns when nothing of it is left. All calls get the same answer.
 func (s *Session) Destroy(ctx context.Context, q *protocol.SessionDestroy) (protocol.Destroyed, error) {
 	grace := defaultGrace
 	if q.Grace != nil {
@@ -165,7 +165,7 @@ func (s *Session) Destroy(ctx context.Context, q *protocol.SessionDestroy) (prot
 	return protocol.Destroyed{SessionID: s.id, State: stateTerminated, Reason: s.ending.reason}, nil
 }
 
-// errEndedLocked is what a session that is ending or has ended answers. s.mu is held.
+// errEndedLocked is the error of a session that is ending or has ended. s.mu is held.
 func (s *Session) errEndedLocked() *protocol.Error {
 	return protocol.Errorf(protocol.SessionTerminated, "session has ended").With("reason", s.ending.reason)
 }
@@ -176,7 +176,7 @@ func (s *Session) errEnded() *protocol.Error {
 	return s.errEndedLocked()
 }
 
-// refusal is what commands are told that waited for a session that ends: why it got no shell, if that is so.
+// refusal is the error of commands that wait while the session ends. If the session got no shell, it says why.
 func (s *Session) refusal() *protocol.Error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -186,8 +186,7 @@ func (s *Session) refusal() *protocol.Error {
 	return s.errEndedLocked()
 }
 
-// An End is how something ended that a client began, for who keeps the record: Config.OnEnd is told of each, also of what was begun
-// under an earlier gateway.
+// An End says how a session, command, process or terminal ended. Config.OnEnd gets each, also of work that began under an earlier gateway.
 type End struct {
 	Owner   string // the principal
 	Session string
@@ -198,7 +197,7 @@ type End struct {
 	Code    *int   // exit code, where there is one
 	Signal  string
 
-	RequestedAt, StartedAt, EndedAt time.Time // RequestedAt: when a command was sent; StartedAt is zero for one that never had the turn
+	RequestedAt, StartedAt, EndedAt time.Time // RequestedAt is when a command was sent; StartedAt is zero for a command that never got the turn
 }
 
 // EndKind is what ended.
@@ -212,7 +211,7 @@ const (
 	SessionEnd  EndKind = "session"
 )
 
-// reportEnd is called with no lock held.
+// reportEnd is called without a lock.
 func (p *Pool) reportEnd(e End) {
 	if ended := p.config.Load().OnEnd; ended != nil {
 		ended(e)

@@ -18,15 +18,15 @@ import (
 	"trl/runtime/shell"
 )
 
-// defaultOutput is max_output_bytes of a request that names none (PROTOCOL.md §4).
+// defaultOutput is max_output_bytes of a request without it.
 const defaultOutput = 1 << 20
 
 // Exec is one foreground command: waiting, running or ended.
 //
-// Its life: newExec makes it, enqueue has its stdin made at the keeper, has it written down as accepted where somebody is told of it before
-// it begins, and gives it the turn or a place in the queue. The runner runs it (Session.runExec): Shell.Run has it written down as begun,
-// before the shell is told of it, and returns when it has ended. The end is written down, retained and told. One that is taken out of
-// the queue ends by endQueued.
+// Its life: newExec makes it. enqueue makes its stdin at the keeper, writes it down as accepted if a client is told of it before it begins, and
+// gives it the turn or a place in the queue. The runner runs it (Session.runExecs): Shell.Run writes it down as begun before it sends the command
+// to the shell, and returns when the command has ended. finishExec writes down the end, retains the command and tells its clients. A command
+// that is taken out of the queue ends in endQueued.
 type Exec struct {
 	work
 
@@ -34,24 +34,24 @@ type Exec struct {
 	clean    bool
 	timeout  time.Duration
 	grace    time.Duration
-	guest    string // id of the share that it came by; "": the owner's
+	guest    string // id of the share link by which it came; "": the owner sent it
 	queuedAt time.Time
 
-	// what the session log has
-	accepted bool              // it has the request; written by the runner, or under session.mu
-	stdin    []shell.HeldFile  // what the keeper calls its stdin; set once before it is accepted
-	pipes    *shell.SavedPipes // where its output flows; owned by the runner, set once when it begins
-	begun    *entry.Begun      // as written last; owned by the runner, nil when it does not run
-	cancel   *entry.Cancel     // guarded by session.mu; as written last; nil: none
+	// in the session log
+	accepted bool              // the request is written; set by the runner, or under session.mu
+	stdin    []shell.HeldFile  // its stdin at the keeper; set once before it is accepted
+	pipes    *shell.SavedPipes // its output pipes; owned by the runner, set once when it begins
+	begun    *entry.Begun      // as last written; owned by the runner; nil: it does not run
+	cancel   *entry.Cancel     // guarded by session.mu; as last written; nil: it is not being cancelled
 
-	command *shell.Command // guarded by session.mu; nil once ended
+	command *shell.Command // guarded by session.mu; nil after the end
 
 	// set before done is closed, read after
 	exit        protocol.ExecExit
 	code        int             // what exit.ExitCode points to
 	failure     *protocol.Error // why it never ran
-	shellDied   bool            // it took the shell with it
-	isTombstone bool            // only its request_key is remembered, and its text and output are not kept
+	shellDied   bool            // the shell died with it
+	isTombstone bool            // only its request_key is remembered; its text and output are not kept
 
 	output *answer.Output // set once
 }
@@ -59,26 +59,25 @@ type Exec struct {
 // Exec queues a command for exec.run, or gives it the turn at once.
 func (s *Session) Exec(q *protocol.Exec) (*Exec, error) { return s.submit("exec.run", q, nil) }
 
-// Stream is Exec for exec.stream: no text is kept for Result, which then has what the journal still holds.
+// Stream is Exec for exec.stream: its answers have only what the journal still holds.
 func (s *Session) Stream(q *protocol.Exec) (*Exec, error) { return s.submit("exec.stream", q, nil) }
 
-// submit: by is the guest's share, nil for the owner.
+// submit accepts a command. by is the guest's share link, nil for the owner.
 func (s *Session) submit(method string, q *protocol.Exec, by *Share) (*Exec, error) {
 	if err := shells.CheckEnv(q.Env, s.pool.config.Load().AllowEnv); err != nil {
 		return nil, err
 	}
-	if q.RequestKey == "" { // the path of most commands: nothing is copied for it
+	if q.RequestKey == "" { // most commands: nothing is copied
 		return s.enqueue(method, q, request{by: by})
 	}
 	same := *q
-	same.SessionRef, same.WindowBytes = protocol.SessionRef{}, 0 // id or name, it is this session; the window is the connection's
+	same.SessionRef, same.WindowBytes = protocol.SessionRef{}, 0 // the session is known, whether it was given by id or by name; the window is the connection's
 	return startOnce(context.Background(), s, method, q.RequestKey, q.SessionRef, &same, by, func(_ context.Context, r request) (*Exec, error) {
 		return s.enqueue(method, q, r)
 	})
 }
 
-// enqueue gives a command the turn, or a place in the queue. An idle session is handed the command by one send, which cannot block, under
-// one lock.
+// enqueue gives a command the turn, or a place in the queue. An idle session gets the command by one send, which cannot block, under one lock.
 func (s *Session) enqueue(method string, q *protocol.Exec, r request) (e *Exec, err error) {
 	e, err = s.newExec(q, r)
 	if err != nil {
@@ -99,7 +98,7 @@ func (s *Session) enqueue(method string, q *protocol.Exec, r request) (e *Exec, 
 	size := queue.SizeOf(q)
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if err := e.makeStdin(s.shell); err != nil { // unless the shell came meanwhile, that was done
+	if err := e.makeStdin(s.shell); err != nil { // does nothing unless the shell came meanwhile
 		return nil, err
 	}
 	switch {
@@ -108,7 +107,7 @@ func (s *Session) enqueue(method string, q *protocol.Exec, r request) (e *Exec, 
 	case r.by != nil && r.by.IsOver():
 		return nil, errShareOver()
 	case s.isIdleLocked():
-		if method != "exec.run" || r.key != (requestkey.Ref{}) || e.stdin != nil { // else nobody is told of it before it begins, and begins writes both
+		if method != "exec.run" || r.key != (requestkey.Ref{}) || e.stdin != nil { // else no client is told of it before it begins, and Begun writes both entries
 			s.logAccepted(e, nil)
 		}
 		s.beginLocked(e, e.queuedAt)
@@ -126,8 +125,8 @@ func (s *Session) enqueue(method string, q *protocol.Exec, r request) (e *Exec, 
 	return e, nil
 }
 
-// makeStdin makes the stdin of a command that is to have one, before anybody is told that it was accepted. While the session
-// is being made there is nobody to make it with: open does so then.
+// makeStdin makes the stdin of a command that has one, before its client is told that it was accepted. If the session has no shell yet, openShell
+// makes it.
 func (s *Session) makeStdin(e *Exec) error {
 	s.mu.Lock()
 	shell := s.shell
@@ -135,7 +134,7 @@ func (s *Session) makeStdin(e *Exec) error {
 	return e.makeStdin(shell)
 }
 
-// makeStdin is called with s.mu held where the shell came after e: nobody may have it accepted meanwhile.
+// makeStdin is called with s.mu held if the shell came after e, which must not be accepted meanwhile.
 func (e *Exec) makeStdin(shell *shell.Shell) (err error) {
 	if shell == nil || e.stdin != nil {
 		return nil
@@ -146,7 +145,7 @@ func (e *Exec) makeStdin(shell *shell.Shell) (err error) {
 	return nil
 }
 
-// isIdleLocked: the next command gets the turn at once. Nobody waits then, as who waits is given it first. s.mu is held.
+// isIdleLocked reports whether the next command gets the turn at once. No command waits then, because waiting ones get it first. s.mu is held.
 func (s *Session) isIdleLocked() bool {
 	return s.shell != nil && s.running == nil && s.resetting == 0 && s.ending == nil
 }
@@ -197,7 +196,7 @@ func (s *Session) newExec(q *protocol.Exec, asks request) (*Exec, error) {
 		}
 		if c.Stdin = stdin; c.OpenStdin {
 			c.Stdin = nil
-			if err := c.Input(stdin, false); err != nil { // what is given first, before what exec.input brings
+			if err := c.Input(stdin, false); err != nil { // this input comes first, before that of exec.input
 				return nil, inputFault(err)
 			}
 		}
@@ -205,7 +204,7 @@ func (s *Session) newExec(q *protocol.Exec, asks request) (*Exec, error) {
 	return e, nil
 }
 
-// graceInForce is kill_grace_s in force.
+// graceInForce returns the grace for a kill_grace_s, nil if there is none.
 func graceInForce(asked *protocol.Seconds) time.Duration {
 	if asked == nil {
 		return defaultGrace
@@ -213,14 +212,14 @@ func graceInForce(asked *protocol.Seconds) time.Duration {
 	return min(asked.Duration(), maxGrace)
 }
 
-// keepText makes Result have text.
+// keepText keeps the output for the answers of exec.run.
 func (e *Exec) keepText() {
 	e.output.KeepText(e.journal)
 	e.output.CountOn(&e.session.pool.outputBudget, e.session.owner)
 	e.command.Head, e.command.Tail = int64(e.output.Max/2), int64(e.output.Max-e.output.Max/2) // as journal.HeadTail does
 }
 
-// setOutcome turns the outcome of a run into what a client gets. s.mu is held.
+// setOutcome stores the outcome of a run in the form that clients get. s.mu is held.
 func (e *Exec) setOutcome(out shell.Outcome, now time.Time, ending bool) {
 	unrun := out.Err != nil && out.Code < 0
 	if unrun {
@@ -231,7 +230,7 @@ func (e *Exec) setOutcome(out shell.Outcome, now time.Time, ending bool) {
 	x.DurationMS, x.LingerMS = out.Duration.Milliseconds(), out.Linger.Milliseconds()
 	x.TimedOut, x.TimeoutKind, x.Cancelled = out.Timeout != "", out.Timeout, out.Cancelled
 	x.ShellRestored, x.StateLost = out.Restored, out.Lost
-	if r := e.session.revived; r != nil && !unrun { // the first one to have a result since
+	if r := e.session.revived; r != nil && !unrun { // e is the first command with a result since the shell was replaced
 		e.session.revived = nil
 		x.ShellRestored, x.StateLost = true, shell.Union(r.Lost, out.Lost)
 	}
@@ -249,7 +248,7 @@ func (e *Exec) setOutcome(out shell.Outcome, now time.Time, ending bool) {
 		e.cancelledLocked(syscall.SIGTERM)
 	case unrun:
 		e.failLocked(shells.CommandFault(out.Err))
-	case errors.Is(out.Err, shell.ErrUnknownEnd) || out.Err != nil && !errors.Is(out.Err, shell.ErrShellGone): // that one is about what follows the command
+	case errors.Is(out.Err, shell.ErrUnknownEnd) || out.Err != nil && !errors.Is(out.Err, shell.ErrShellGone): // ErrShellGone is about what follows the command
 		if s := e.session; s.pool.base.Keeper.Gone() {
 			x.Error = shells.KeeperGone(out.Err)
 			break
@@ -261,7 +260,7 @@ func (e *Exec) setOutcome(out shell.Outcome, now time.Time, ending bool) {
 	}
 }
 
-// setEndLocked fixes what every end has. s.mu is held.
+// setEndLocked stores what all ends have in common. s.mu is held.
 func (e *Exec) setEndLocked(now time.Time) {
 	e.endedAt = now
 	stdout, stderr := e.output.End()
@@ -287,10 +286,10 @@ func (e *Exec) cancelledLocked(sig syscall.Signal) {
 
 func (e *Exec) failLocked(fault *protocol.Error) { e.failure, e.exit.Error = fault, fault }
 
-// cancelQueued ends a command that waits as cancelled: nothing of it has run. The caller has taken it out of the queue.
+// cancelQueued ends a waiting command as cancelled. The caller has taken it out of the queue.
 func (e *Exec) cancelQueued(sig syscall.Signal) { e.endQueued(func() { e.cancelledLocked(sig) }) }
 
-// failQueued ends a command that waits with an error. The caller has taken it out of the queue.
+// failQueued ends a waiting command with an error. The caller has taken it out of the queue.
 func (e *Exec) failQueued(fault *protocol.Error) { e.endQueued(func() { e.failLocked(fault) }) }
 
 func (e *Exec) endQueued(how func()) {
@@ -309,10 +308,10 @@ func (e *Exec) endQueued(how func()) {
 	e.wakeWaiters()
 }
 
-// wakeWaiters lets those go on who wait for the end. The key first: who retries after a refusal must not meet it again.
+// wakeWaiters wakes all that wait for the end. The key comes first, because a retry after a refusal must not get the same refusal.
 func (e *Exec) wakeWaiters() {
 	if e.key != (requestkey.Ref{}) {
-		if e.failure != nil { // it has not run: a retry may
+		if e.failure != nil { // it never ran, so a retry may run
 			e.session.pool.requestKeys.Drop(e.key)
 		} else {
 			e.session.pool.requestKeys.Complete(e.key, e.endedAt)
@@ -322,7 +321,7 @@ func (e *Exec) wakeWaiters() {
 	close(e.done)
 }
 
-// countEnd counts the end.
+// countEnd counts, reports and logs the end.
 func (e *Exec) countEnd() {
 	p := e.session.pool
 	outcome := e.outcome()
@@ -336,7 +335,7 @@ func (e *Exec) countEnd() {
 		series.seconds.Observe(clock.Elapsed(e.beganAt, e.endedAt).Seconds())
 		p.metrics.QueueSeconds.Observe(clock.Elapsed(e.queuedAt, e.startedAt).Seconds())
 	}
-	switch outcome { // one line for each way to hang or break; what commands usually do is theirs
+	switch outcome { // one log line for each command that hangs or breaks
 	case metrics.OutcomeTimeout, metrics.OutcomeNoOutput, metrics.OutcomeCancelled, metrics.OutcomeShellDied, metrics.OutcomeError:
 		e.session.log.Info().Str("exec", e.ID()).Str("outcome", outcome).Int64("duration_ms", e.exit.DurationMS).
 			Int64("bytes", e.endOffset).Bool("kill_failed", e.exit.KillFailed).Err(e.cause()).Msg("exec ended")
@@ -371,19 +370,19 @@ func (e *Exec) outcome() string {
 	return metrics.OutcomeOK
 }
 
-// Command is its text.
+// Command returns its text.
 func (e *Exec) Command() string { return e.text }
 
-// Err is, after Done, why the command never ran: exec.run answers ok:false with it. Nil when there is a result.
+// Err returns, after Done, why the command never ran; exec.run answers ok:false with it. It is nil if there is a result.
 func (e *Exec) Err() *protocol.Error { return e.failure }
 
-// Times are when it was asked for, had its turn (zero if it never had) and ended. After Done.
+// Times returns when it was requested, got the turn (zero: never) and ended. After Done.
 func (e *Exec) Times() (asked, began, ended time.Time) { return e.queuedAt, e.startedAt, e.endedAt }
 
-// Exit is how it ended. After Done.
+// Exit returns how it ended. After Done.
 func (e *Exec) Exit() protocol.ExecExit { return e.exit }
 
-// Current is the command that runs, or nil.
+// Current returns the running command, or nil.
 func (s *Session) Current() *Exec {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -415,8 +414,8 @@ func inputFault(err error) error {
 	return err
 }
 
-// Cancel ends the command: TERM, grace, KILL; done is closed when the session is past it. One that waits is withdrawn. was: there
-// was something to cancel.
+// Cancel ends the command: TERM, grace, KILL. A waiting command is taken out of the queue. done is closed when the command has ended; was is false
+// if it had ended before.
 func (e *Exec) Cancel(grace *time.Duration) (done <-chan struct{}, was bool) {
 	waited, c := e.takeFromQueue()
 	switch {
@@ -440,8 +439,7 @@ func (e *Exec) Cancel(grace *time.Duration) (done <-chan struct{}, was bool) {
 	return e.done, true
 }
 
-// Signal sends one signal. What came of it can be read from told, which is nil where there is nothing to wait for: the command has
-// ended, or waited, and is withdrawn.
+// Signal sends one signal. The result comes on told. told is nil if the command has ended, or waited and is taken out of the queue (withdrawn).
 func (e *Exec) Signal(sig syscall.Signal) (told <-chan shell.SignalResult, withdrawn bool) {
 	waited, c := e.takeFromQueue()
 	switch {
@@ -454,7 +452,7 @@ func (e *Exec) Signal(sig syscall.Signal) (told <-chan shell.SignalResult, withd
 	return c.Signal(sig), false
 }
 
-// takeFromQueue takes the command out of the queue, or returns it if it runs; nil if it does neither.
+// takeFromQueue takes the command out of the queue, or returns the running command. It returns nil if the command has ended.
 func (e *Exec) takeFromQueue() (waited bool, running *shell.Command) {
 	s := e.session
 	s.mu.Lock()

@@ -9,14 +9,14 @@ import (
 	"trl/protocol"
 )
 
-// findNamed is who's session of that name that has not begun to end, else nil.
+// findNamed returns the open session of who's with that name, or nil.
 func (p *Pool) findNamed(who, name string) *Session {
 	p.mu.RLock()
 	defer p.mu.RUnlock()
 	return p.findNamedLocked(who, name)
 }
 
-// HasOpen reports whether who has a session of that name that has not begun to end.
+// HasOpen reports whether who has an open session with that name.
 func (p *Pool) HasOpen(who, name string) bool { return p.findNamed(who, name) != nil }
 
 func (p *Pool) findNamedLocked(who, name string) *Session {
@@ -26,8 +26,8 @@ func (p *Pool) findNamedLocked(who, name string) *Session {
 	return nil
 }
 
-// Find gives who's session by id or by name, ended ones too while they are retained. With neither it is the default
-// session, made on first use: its shell may still be starting.
+// Find finds a session of who's by id or by name, also an ended one that is retained. Without both it returns the default session, and makes it on
+// first use; its shell may still be starting then.
 func (p *Pool) Find(who, id, name string) (*Session, error) {
 	switch {
 	case id != "":
@@ -57,7 +57,7 @@ func (p *Pool) Find(who, id, name string) (*Session, error) {
 	return s, err
 }
 
-// notFoundError tells an id of an earlier epoch from one that never was, or is not the caller's.
+// notFoundError returns another error for an id of an earlier epoch than for an id that never was, or is not the caller's.
 func (p *Pool) notFoundError(kind byte, id string, otherwise error) error {
 	if epoch, ok := ids.EpochOf(kind, id); ok && epoch != p.epoch {
 		return errSessionLost()
@@ -65,7 +65,7 @@ func (p *Pool) notFoundError(kind byte, id string, otherwise error) error {
 	return otherwise
 }
 
-// sessionOfID finds the session that an exec or process id belongs to.
+// sessionOfID finds the session of an exec, process, terminal or share link by the id of that.
 func (p *Pool) sessionOfID(who string, kind byte, id string) *Session {
 	if epoch, ok := ids.EpochOf(kind, id); !ok || epoch != p.epoch {
 		return nil
@@ -76,7 +76,7 @@ func (p *Pool) sessionOfID(who string, kind byte, id string) *Session {
 	return nil
 }
 
-// sessionByTag is the session with that tag, which those that come back may have.
+// sessionByTag finds the session with a tag. If there is none yet, it waits for sessions that are being restored.
 func (p *Pool) sessionByTag(tag string) *Session {
 	look := func() *Session {
 		p.mu.RLock()
@@ -89,7 +89,7 @@ func (p *Pool) sessionByTag(tag string) *Session {
 	return look()
 }
 
-// FindExec gives who's exec, queued, running or ended and retained.
+// FindExec finds an exec of who's: queued, running or retained.
 func (p *Pool) FindExec(who, id string) (*Exec, error) {
 	if s := p.sessionOfID(who, 'x', id); s != nil {
 		s.mu.Lock()
@@ -104,7 +104,7 @@ func (p *Pool) FindExec(who, id string) (*Exec, error) {
 	return nil, p.notFoundError('x', id, errNoExec())
 }
 
-// FindProcess gives who's process, running or ended and retained.
+// FindProcess finds a process of who's, running or retained.
 func (p *Pool) FindProcess(who, id string) (*Process, error) {
 	if s := p.sessionOfID(who, 'p', id); s != nil {
 		s.mu.Lock()
@@ -116,7 +116,7 @@ func (p *Pool) FindProcess(who, id string) (*Process, error) {
 	return nil, p.notFoundError('p', id, errNoProcess())
 }
 
-// Owner tells whose the session, exec, process or terminal with this id is, and which session it belongs to; "": nobody's.
+// Owner returns the owner and the session of the session, exec, process or terminal with this id, or "".
 func (p *Pool) Owner(id string) (who, session string) {
 	var s *Session
 	if len(id) > 0 && id[0] != 's' {
@@ -134,7 +134,7 @@ func (p *Pool) Owner(id string) (who, session string) {
 	return s.owner, s.id
 }
 
-// List gives who's sessions, or those of q.Owner or everybody, oldest first: the live ones, or those in the state asked for.
+// List lists the sessions of who, of q.Owner or of all, oldest first: the live ones, or those in the state asked for.
 func (p *Pool) List(who string, q *protocol.SessionList) []protocol.SessionInfo {
 	infos := []protocol.SessionInfo{} // never null on the wire
 	_ = p.awaitRecovered("")
@@ -157,7 +157,7 @@ func (p *Pool) List(who string, q *protocol.SessionList) []protocol.SessionInfo 
 	return infos
 }
 
-// hasLabel: want is "", key or key=value.
+// hasLabel reports whether the labels have want, which is "", key or key=value.
 func hasLabel(labels map[string]string, want string) bool {
 	if want == "" {
 		return true
@@ -167,7 +167,7 @@ func hasLabel(labels map[string]string, want string) bool {
 	return ok && (!valued || got == value)
 }
 
-// all is a snapshot of the table, so that nobody holds its lock while asking sessions.
+// all returns the sessions, so that code can use them without holding the lock of the table.
 func (p *Pool) all() []*Session {
 	p.mu.RLock()
 	defer p.mu.RUnlock()
@@ -178,10 +178,9 @@ func (p *Pool) all() []*Session {
 	return all
 }
 
-// IsLive reports whether processes tagged with this session id have an owner: a session that has not TERMINATED or a
-// warm shell. For the orphan scan.
+// IsLive reports whether processes with this session id belong to a session that is not TERMINATED, or to a warm shell. The orphan scan calls it.
 func (p *Pool) IsLive(id string) bool {
-	if p.recovery.Load().Contains(id) || p.warm.Contains(id) { // first: register takes a warm one while it holds p.mu
+	if p.recovery.Load().Contains(id) || p.warm.Contains(id) { // asked first, because register takes a warm shell while it holds p.mu
 		return true
 	}
 	p.mu.RLock()

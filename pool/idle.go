@@ -6,13 +6,13 @@ import (
 	"trl/protocol"
 )
 
-// expiryWarning is how long before its end an idle session's watchers are told, half the timeout where that is shorter.
+// expiryWarning is how long before the end of an idle session its watchers are told. It is half the timeout if that is shorter.
 const expiryWarning = time.Minute
 
-// idleBase is what idleness is counted from: a wall clock that is set must end nobody.
+// idleBase is where idle times count from, because a wall clock that is set must end no session.
 var idleBase = time.Now()
 
-// Touch restarts the idle clock. A session that is ending has none any more.
+// Touch restarts the idle time. It fails if the session is ending.
 func (s *Session) Touch() error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -28,9 +28,8 @@ func (s *Session) touchLocked(now time.Time) {
 	s.warned = false
 }
 
-// idleTimeLocked reports for how long nothing has happened, false while something does: a command, a queue, a process, a
-// shell on its way, a client at a terminal. Jobs that commands left behind, and what runs in terminals that nobody looks at,
-// are not looked for here. s.mu is held.
+// idleTimeLocked returns for how long nothing has happened. rests is false while the shell starts, a command waits or runs, a process runs, or a
+// terminal has a viewer. Jobs that commands left behind, and programs in terminals without viewers, are not considered here. s.mu is held.
 func (s *Session) idleTimeLocked(now time.Time) (idle time.Duration, rests bool) {
 	if !s.isIdleLocked() || s.liveProcesses > 0 || s.hasViewersLocked() {
 		return 0, false
@@ -38,7 +37,7 @@ func (s *Session) idleTimeLocked(now time.Time) (idle time.Duration, rests bool)
 	return now.Sub(idleBase) - time.Duration(s.lastActive.Load()), true
 }
 
-// hasViewersLocked: a client is attached to a terminal that has not ended. s.mu is held.
+// hasViewersLocked reports whether an open terminal has a viewer. s.mu is held.
 func (s *Session) hasViewersLocked() bool {
 	for _, t := range s.terminals {
 		if t.endedAt.IsZero() && t.isViewed() {
@@ -48,7 +47,7 @@ func (s *Session) hasViewersLocked() bool {
 	return false
 }
 
-// terminalsAreBusy: something runs in a terminal besides a shell at its prompt.
+// terminalsAreBusy reports whether anything but a shell at its prompt runs in a terminal.
 func (s *Session) terminalsAreBusy() bool {
 	for _, t := range s.Terminals() {
 		if !t.hasEnded() && (t.text != "" || t.terminal.Busy()) {
@@ -58,8 +57,8 @@ func (s *Session) terminalsAreBusy() bool {
 	return false
 }
 
-// isIdleFor reports whether the session has rested for that long. What is at work is touched, so that the clock starts when it
-// ends; so is what has jobs, which are only asked for when it matters, as that asks the operating system.
+// isIdleFor reports whether the session has been idle for that long. If something runs, it restarts the idle time, which thus begins when that
+// ends. It looks for jobs only if the session would be idle otherwise, because that asks the operating system.
 func (s *Session) isIdleFor(now time.Time, after time.Duration) bool {
 	s.mu.Lock()
 	idle, rests := s.idleTimeLocked(now)
@@ -79,7 +78,7 @@ func (s *Session) isIdleFor(now time.Time, after time.Duration) bool {
 	return true
 }
 
-// endIfIdle ends the session if nothing has come to it since due looked: due asks the operating system, which takes a while.
+// endIfIdle ends the session if nothing has happened since isIdleFor, which takes a while because it asks the operating system.
 func (s *Session) endIfIdle(now time.Time) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -90,8 +89,8 @@ func (s *Session) endIfIdle(now time.Time) bool {
 	return true
 }
 
-// idleLimit is how long the session may rest; 0: for ever. One whose connection went with an earlier gateway has a minute, until its client
-// has come back.
+// idleLimit returns how long the session may be idle; 0: for ever. A session with on_disconnect: destroy, whose connection ended with an earlier
+// gateway, has a minute until its client has come back.
 func (s *Session) idleLimit() time.Duration {
 	idle := s.settings.Load().idle
 	if s.connLost.Load() && (idle == 0 || idle > lostConnIdle) {
@@ -100,7 +99,7 @@ func (s *Session) idleLimit() time.Duration {
 	return idle
 }
 
-// EndIdle begins the end of the sessions that have been idle for too long, and counts them. For the reaper.
+// EndIdle begins the end of the sessions that have been idle for too long, and returns their number. The reaper calls it.
 func (p *Pool) EndIdle(now time.Time) (ended int) {
 	for _, s := range p.all() {
 		if most := s.idleLimit(); most > 0 && s.isIdleFor(now, most) {
@@ -112,7 +111,7 @@ func (p *Pool) EndIdle(now time.Time) (ended int) {
 	return ended
 }
 
-// WarnExpiring tells the watchers of sessions that EndIdle will end soon, once for each rest. For the reaper.
+// WarnExpiring tells the watchers of sessions that EndIdle will end soon, once in each idle time. The reaper calls it.
 func (p *Pool) WarnExpiring(now time.Time) {
 	for _, s := range p.all() {
 		most := s.idleLimit()

@@ -14,7 +14,7 @@ import (
 	"trl/runtime/shell"
 )
 
-// facts are what only the operating system knows. They are asked for without a lock.
+// facts are what only the operating system knows. Code asks for them without a lock.
 type facts struct {
 	dir        string
 	pid, envs  int
@@ -86,11 +86,11 @@ func (s *Session) Info() protocol.SessionInfo {
 	return info
 }
 
-// memoryMaxAge is how long one look at a session's memory does.
+// memoryMaxAge is how long a measurement of a session's memory is used.
 const memoryMaxAge = time.Second
 
-// memoryLocked is what the last look has found, and sees to another one when that is old: it asks the keeper, and reads a file
-// for each process, for which no answer shall wait. s.mu is held.
+// memoryLocked returns the last measurement, and starts another one if that is old. A measurement asks the keeper and reads a file for each process,
+// and no answer shall wait for it. s.mu is held.
 func (s *Session) memoryLocked() int64 {
 	if s.shell != nil && s.ending == nil && !s.memoryPending && time.Since(s.memoryAt) > memoryMaxAge {
 		s.memoryPending = true
@@ -106,17 +106,17 @@ func (s *Session) memoryLocked() int64 {
 	return s.memory
 }
 
-// What process.list tells of the command lines of processes that were left running: 100 KiB at most.
+// Bounds of the command lines of background processes in process.list: 100 KiB in all.
 const (
 	maxCommandLines = 100
 	maxCommandLine  = 1 << 10
 )
 
-// Background is the pids that earlier commands left running.
+// Background returns the pids of processes that earlier commands left running.
 func (s *Session) Background() []int { return s.facts().background }
 
-// BackgroundCommands is the command lines of processes that were left running. The memory that holds a command line is the process's
-// own, which can make the kernel wait for it.
+// BackgroundCommands returns the command lines of such processes. A command line is in the process's own memory, and the process can make the
+// kernel wait for that.
 func (s *Session) BackgroundCommands(pids []int) []protocol.BackgroundEntry {
 	if len(pids) == 0 {
 		return nil
@@ -132,19 +132,19 @@ func (s *Session) BackgroundCommands(pids []int) []protocol.BackgroundEntry {
 	if err != nil {
 		return nil
 	}
-	still := s.Background() // a number may have become somebody else's before its command line was read
+	still := s.Background() // a pid may belong to another process by now
 	return slices.DeleteFunc(commands, func(e protocol.BackgroundEntry) bool { return !slices.Contains(still, e.Pid) })
 }
 
-// maxListedExecs is what Execs tells at most: a page of the latest commands.
+// maxListedExecs is how many commands Execs lists at most.
 const maxListedExecs = 200
 
-// Execs is what exec.list answers: the commands that wait, the one that runs, and the latest of those that ended, oldest first.
+// Execs is what exec.list answers: the waiting commands, the running one, and the latest that ended, oldest first.
 func (s *Session) Execs() []protocol.ExecEntry {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	all := make([]*Exec, 0, maxListedExecs+len(s.execs))
-	for i := len(s.retained.all) - 1; i >= 0 && len(all) < maxListedExecs; i-- { // by end, and nothing overtakes in a session
+	for i := len(s.retained.all) - 1; i >= 0 && len(all) < maxListedExecs; i-- { // in the order of their ends, which is that of their begins
 		if x, ok := s.retained.all[i].endedWork.(*endedExec); ok {
 			all = append(all, x.toExec())
 		}
@@ -171,7 +171,7 @@ func (s *Session) Execs() []protocol.ExecEntry {
 	return entries
 }
 
-// metricsSnapshot is one look at the pool, for the gauges.
+// metricsSnapshot returns the values of the gauges.
 func (p *Pool) metricsSnapshot() metrics.PoolNumbers {
 	n := metrics.PoolNumbers{ByState: map[string]int{}, MaxSessions: p.config.Load().MaxSessions, Warm: len(p.warm.Ready()), Recordings: p.recordings.OpenCount()}
 	for _, s := range p.all() {
@@ -204,7 +204,7 @@ func (p *Pool) Stats() protocol.Stats {
 	return st
 }
 
-// residentBytes is our own resident memory, 0 where proc(5) does not tell.
+// residentBytes returns the resident memory of this process, or 0 if proc(5) does not tell.
 func residentBytes() int64 {
 	text, err := os.ReadFile("/proc/self/statm")
 	if err != nil {

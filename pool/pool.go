@@ -1,9 +1,8 @@
 // Package pool is the live sessions: create within bounds, find, queue, attach, end.
 //
-// Who owns what. A Pool owns its sessions' table and the warm shells. Each Session has one goroutine, its runner, which
-// alone uses the shell (opens, runs, restores, resets, closes it); everybody else talks to it through the session's
-// state, guarded by its mutex, and two channels. An Exec or Process belongs to its session and stays readable after its
-// end, for the retention time.
+// Ownership: a Pool owns the table of its sessions and the warm shells. Each Session has one goroutine, its runner, which alone opens, runs,
+// revives and resets the shell. Other goroutines reach the runner through the session's state, which a mutex guards, and two channels. An Exec
+// or Process belongs to its session, and stays readable for the retention time after its end.
 //
 // Lock order: Pool.mu, Session.mu, then the leaves (those of requestkey.Table, events.Watcher and warm.Shells, the state machine's, a journal's).
 // No lock is held while a shell is asked to do anything.
@@ -37,13 +36,13 @@ import (
 )
 
 const (
-	defaultSession = "default" // PROTOCOL.md §4: the session of a request that names none
+	defaultSession = "default" // the session of a request that names none
 
-	defaultGrace = 5 * time.Second // between TERM and KILL (PROTOCOL.md §3, §4)
-	maxGrace     = time.Minute     // an end that may take longer is no end
+	defaultGrace = 5 * time.Second // between TERM and KILL, if the request does not say
+	maxGrace     = time.Minute     // the longest grace that a request gets
 )
 
-// Made anew each time: the edge may add details to an error.
+// Each call makes a new error, because web may add details to it.
 func errNoSession() error { return protocol.Errorf(protocol.SessionNotFound, "no such session") }
 func errNoExec() error    { return protocol.Errorf(protocol.ExecNotFound, "no such exec") }
 func errNoProcess() error { return protocol.Errorf(protocol.ProcessNotFound, "no such process") }
@@ -52,7 +51,7 @@ func errSessionLost() error {
 }
 func errShutdown() error { return protocol.Errorf(protocol.ShuttingDown, "server is shutting down") }
 
-// Pool is every session of one server.
+// Pool has all sessions of one server.
 type Pool struct {
 	config        atomic.Pointer[effectiveConfig]
 	base          *shell.Base
@@ -66,13 +65,13 @@ type Pool struct {
 	retainedBytes budget.Budget // bytes of ended work that are retained
 	trimming      sync.Mutex    // held by the goroutine that drops retained work beyond that budget
 
-	maxRetained int // set once; of sessions
+	maxRetained int // ended sessions; set once
 
 	recovery atomic.Pointer[restoring.Sessions] // nil: all sessions are restored
 
 	recordings   *recording.Store
 	emulators    *screenstate.Emulators
-	isExempt     func(who string) bool // set once in ExemptFromReserve, before anybody asks for a session; nil: nobody has
+	isExempt     func(who string) bool // set once in ExemptFromReserve; nil: nobody is exempt
 	outputBudget budget.Budget         // bytes of output that are kept for the answers of exec.run
 
 	commands atomic.Int64   // ever begun
@@ -82,14 +81,14 @@ type Pool struct {
 	sessionTables
 }
 
-// sessionTables is the sessions that there are. Guarded by Pool.mu.
+// sessionTables has the sessions. Guarded by Pool.mu.
 type sessionTables struct {
 	closing  bool
 	draining chan struct{}         // not nil: no new sessions; closed when live is 0
 	sessions map[string]*Session   // by id, live and retained
 	tags     map[string]*Session   // the same, by tag
-	names    map[nameRef]*Session  // the latest that bore the name, live or not: who looks checks
-	live     int                   // not TERMINATED, creating ones included
+	names    map[nameRef]*Session  // the latest session with that name; it may have ended
+	live     int                   // sessions that are not TERMINATED, also those that are being created
 	liveOf   map[string]int        // by principal
 	retained []*Session            // TERMINATED, by end, oldest first
 	shares   map[share.Hash]*Share // of all sessions
@@ -97,7 +96,7 @@ type sessionTables struct {
 
 type nameRef struct{ owner, name string }
 
-// outcomeSeries is resolved once: WithLabelValues hashes and locks.
+// outcomeSeries is looked up once, because WithLabelValues hashes and locks.
 type outcomeSeries struct {
 	total   prometheus.Counter
 	seconds prometheus.Observer
@@ -138,10 +137,11 @@ func New(c Config, k own.Keeper, m *metrics.Metrics, log zerolog.Logger) *Pool {
 	return p
 }
 
-// AllButReserve is what one principal may have of n: an eighth is kept for others.
+// AllButReserve returns how many of n sessions one principal may have: an eighth is kept for others.
 func AllButReserve(n int) int { return n - n/8 }
 
-// ExemptFromReserve sets who may have every session that the server has, where MaxPerPrincipal is 0. Before Start; f is not called with a lock held.
+// ExemptFromReserve sets which principals may have all sessions of the server, if MaxPerPrincipal is 0. It is called before Start. f is called
+// without a lock.
 func (p *Pool) ExemptFromReserve(f func(who string) bool) { p.isExempt = f }
 
 func valueOr[T comparable](v *T, otherwise T) {
@@ -178,11 +178,11 @@ func (p *Pool) Start() {
 // Epoch names the lifetime of the sessions.
 func (p *Pool) Epoch() string { return p.epoch }
 
-// Shells are the allowed shells that exist, by path.
+// Shells returns the paths of the allowed shells that exist.
 func (p *Pool) Shells() []string { return p.config.Load().shells.Present() }
 
-// Close ends every session, all at once, and returns when nothing of them is left or ctx is done. What is asked of the
-// pool afterwards is SHUTTING_DOWN, or about the past. Idempotent.
+// Close ends all sessions at once, and returns when nothing of them is left or ctx is done. Afterwards the pool answers SHUTTING_DOWN, or tells
+// of what has ended. Idempotent.
 func (p *Pool) Close(ctx context.Context) error {
 	if c := p.recovery.Load(); c != nil { // the sessions that are being restored shall end, too
 		select {
@@ -207,7 +207,7 @@ func (p *Pool) Close(ctx context.Context) error {
 		s.end(protocol.ReasonShutdown, grace)
 	}
 	gone := make(chan struct{})
-	go func() { // ends with the last task, which a process in state D may delay beyond ctx
+	go func() { // ends with the last task; a process in state D may delay that beyond ctx
 		p.warm.Close()
 		p.tasks.Wait()
 		close(gone)
@@ -220,7 +220,7 @@ func (p *Pool) Close(ctx context.Context) error {
 	for _, s := range all {
 		s.mu.Lock()
 		shell := s.shell
-		s.sessionLog = nil // Forget closes it, and what the session retains may be let go of later
+		s.sessionLog = nil // Forget closes the session log, and the session may drop retained work later
 		s.mu.Unlock()
 		if shell != nil {
 			shell.Forget()
@@ -229,21 +229,21 @@ func (p *Pool) Close(ctx context.Context) error {
 	return p.recordings.Wait(ctx)
 }
 
-// Create makes a session and returns when its shell answers. The session does not depend on ctx.
+// Create makes a session and returns when its shell answers. The session goes on after ctx is done.
 func (p *Pool) Create(ctx context.Context, who string, q *protocol.SessionCreate) (*Session, error) {
 	s, _, err := p.CreateOrFind(ctx, who, q)
 	return s, err
 }
 
-// CreateOrFind is Create that says whether this request made the session, or an earlier one with the same request_key. If not, if_exists
-// found it.
+// CreateOrFind is Create, and reports whether it made the session. An earlier request with the same request_key counts as this one. If nothing
+// was made, if_exists found the session.
 func (p *Pool) CreateOrFind(ctx context.Context, who string, q *protocol.SessionCreate) (s *Session, made bool, err error) {
 	if q.RequestKey == "" {
 		return p.create(ctx, who, q)
 	}
 	ref := requestkey.Ref{Owner: who, Key: q.RequestKey}
 	s, err = once(ctx, p, ref, requestkey.FingerprintOf("session.create", q), func() (*Session, error) {
-		s, _, err := p.create(context.WithoutCancel(ctx), who, q) // who joined must not fail because the first one left
+		s, _, err := p.create(context.WithoutCancel(ctx), who, q) // a retry that waits must not fail because the first client has gone
 		return s, err
 	})
 	if err == nil {
@@ -261,8 +261,8 @@ func (p *Pool) create(ctx context.Context, who string, q *protocol.SessionCreate
 	return s, made, s.awaitShell(ctx)
 }
 
-// reserve makes a session whose shell is yet to come, unless wait, or finds the one that if_exists asks for. Commands may
-// be given to it at once; they wait.
+// reserve makes a session, or finds the one that if_exists asks for. Without wait its shell may still be starting; the session takes commands
+// at once, and they wait.
 func (p *Pool) reserve(who string, q *protocol.SessionCreate, wait bool) (s *Session, made bool, err error) {
 	if s := p.findNamed(who, q.Name); s != nil && q.IfExists == "return" {
 		return s, false, nil
@@ -272,17 +272,17 @@ func (p *Pool) reserve(who string, q *protocol.SessionCreate, wait bool) (s *Ses
 		p.metrics.SessionsCreated.WithLabelValues(string(protocol.AsError(err).Code)).Inc()
 		return nil, false, err
 	}
-	if start == nil { // somebody else was first
+	if start == nil { // another request was first
 		return s, false, nil
 	}
 	start(wait)
 	return s, true, nil
 }
 
-// register gives a session its place. start begins its life, and returns when it has a shell if one is ready, or on wait; it is nil for the
-// session that if_exists found.
+// register adds a session to the tables. start starts it, and returns when it has a shell if a warm one is ready, or if wait is set. start is
+// nil for a session that if_exists found.
 func (p *Pool) register(who string, q *protocol.SessionCreate) (s *Session, start func(wait bool), err error) {
-	if err := p.awaitRecovered(""); err != nil { // any of those that come back may have the name, and all of them count
+	if err := p.awaitRecovered(""); err != nil { // any of the sessions that are being restored may have the name, and all of them count
 		return nil, nil, err
 	}
 	if err := shells.CheckEnv(q.Env, p.config.Load().AllowEnv); err != nil {
@@ -345,7 +345,7 @@ func (p *Pool) register(who string, q *protocol.SessionCreate) (s *Session, star
 	}
 	p.live++
 	p.liveOf[who]++
-	p.tasks.Add(1) // the runner: all that the shell does; ended by Session.end; Close waits for it
+	p.tasks.Add(1) // the runner, which uses the shell; ended by Session.end; Close waits for it
 	return s, func(wait bool) {
 		switch {
 		case ws == nil && !wait:
@@ -364,7 +364,7 @@ func atMost(what string, n int) error {
 	return protocol.Errorf(protocol.MaxSessionsReached, "%s is %d", what, n).With(what, n).With("limit", n)
 }
 
-// retireLocked takes a session that TERMINATED off the bounds, and keeps it for the retention time. p.mu is held.
+// retireLocked stops counting a session that is TERMINATED, and keeps it for the retention time. p.mu is held.
 func (p *Pool) retireLocked(s *Session, keep bool) {
 	p.live--
 	p.closeDrainedLocked()
@@ -387,7 +387,7 @@ func (p *Pool) discardSessionLocked(i int) {
 	p.unregisterLocked(s)
 }
 
-// unregisterLocked makes a session's ids unknown. Who holds a pointer may read on. p.mu is held.
+// unregisterLocked makes a session's ids unknown. Code that holds the session may use it further. p.mu is held.
 func (p *Pool) unregisterLocked(s *Session) {
 	delete(p.sessions, s.id)
 	delete(p.tags, s.tag)
@@ -395,8 +395,8 @@ func (p *Pool) unregisterLocked(s *Session) {
 		delete(p.names, ref)
 	}
 	s.discardRetained()
-	if s.shell != nil && !p.closing { // else Close does it
-		p.tasks.Add(1) // asks the keeper, which is not done under a lock; ended by itself; Close waits for it
+	if s.shell != nil && !p.closing { // else Close calls Forget
+		p.tasks.Add(1) // calls the keeper, which no code does under a lock; bounded; Close waits for it
 		go func() { defer p.tasks.Done(); s.shell.Forget() }()
 	}
 }
@@ -405,9 +405,9 @@ func errDraining() error {
 	return protocol.Errorf(protocol.ShuttingDown, "the server takes no new sessions: it is being drained").With("draining", true)
 }
 
-// Drain has the pool take no new sessions; those that live go on. empty is closed when the last one has ended. Asked again it is the same.
+// Drain makes the pool refuse new sessions; live ones go on. empty is closed when the last one has ended. A second call returns the same channel.
 func (p *Pool) Drain() (empty <-chan struct{}) {
-	_ = p.awaitRecovered("") // what comes back counts
+	_ = p.awaitRecovered("") // restored sessions count
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if p.draining == nil {
@@ -418,7 +418,7 @@ func (p *Pool) Drain() (empty <-chan struct{}) {
 	return p.draining
 }
 
-// Undrain has it take new sessions again, unless it is empty by now.
+// Undrain makes the pool accept new sessions again.
 func (p *Pool) Undrain() {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -426,15 +426,15 @@ func (p *Pool) Undrain() {
 	p.metrics.Draining.Set(0)
 }
 
-// closeDrainedLocked closes empty when it is. Only the last session's end comes here with none alive, and after that there is none to
-// end: nobody gets in. p.mu is held.
+// closeDrainedLocked closes the channel of a drain when no session is alive. That happens once, at the end of the last session, because a drained
+// pool accepts no new ones. p.mu is held.
 func (p *Pool) closeDrainedLocked() {
 	if p.draining != nil && p.live == 0 {
 		close(p.draining)
 	}
 }
 
-// LiveCount is how many sessions live, those that are being made or ended included.
+// LiveCount returns how many sessions are not TERMINATED.
 func (p *Pool) LiveCount() int {
 	p.mu.RLock()
 	defer p.mu.RUnlock()

@@ -28,22 +28,22 @@ type Process struct {
 	timeout time.Duration  // set once; 0: none
 	process *shell.Process // set once, when it starts
 
-	waitCount atomic.Int32 // process.wait under way
-	timedOut  bool         // set by watch; it was ended for its timeout
+	waitCount atomic.Int32 // calls of Wait under way
+	timedOut  bool         // set by watch: the process was ended for its timeout
 }
 
-// StartProcess starts a background command from the session's present state.
+// StartProcess starts a background command from the session's current state.
 func (s *Session) StartProcess(ctx context.Context, q *protocol.ProcessStart) (*Process, error) {
 	return s.startProcess(ctx, q, nil)
 }
 
-// startProcess: by is the guest's share, nil for the owner.
+// startProcess is StartProcess. by is the guest's share link, nil for the owner.
 func (s *Session) startProcess(ctx context.Context, q *protocol.ProcessStart, by *Share) (*Process, error) {
 	if err := shells.CheckEnv(q.Env, s.pool.config.Load().AllowEnv); err != nil {
 		return nil, err
 	}
 	same := *q
-	same.SessionRef = protocol.SessionRef{} // id or name, it is this session
+	same.SessionRef = protocol.SessionRef{} // the session is known, whether it was given by id or by name
 	return startOnce(ctx, s, "process.start", q.RequestKey, q.SessionRef, &same, by, func(ctx context.Context, r request) (*Process, error) {
 		return s.beginProcess(ctx, q, r)
 	})
@@ -53,7 +53,7 @@ func (s *Session) beginProcess(ctx context.Context, q *protocol.ProcessStart, r 
 	if err := s.awaitShell(ctx); err != nil {
 		return nil, err
 	}
-	s.resetGate.RLock() // a shell that is being replaced on request has no state to start from
+	s.resetGate.RLock() // during a reset the shell has no state to start from
 	defer s.resetGate.RUnlock()
 	p := &Process{child: child{work: s.newWork('p', protocol.TruncateText(q.Command), s.pool.config.Load().RingBytes, r), live: &s.liveProcesses}, name: q.Name}
 	if q.Timeout != nil {
@@ -77,19 +77,19 @@ func (s *Session) beginProcess(ctx context.Context, q *protocol.ProcessStart, r 
 	s.appendLog(entry.Entry{Process: p.entry()})
 	s.watchers.Publish("process.started", func() any { return p.Info() })
 	s.mu.Unlock()
-	process.Start() // not before it was written down
-	go p.watch()    // #nosec G118 -- outlives its request; records the end; ended by it, which the session's end brings about; finish waits for it
+	process.Start() // only after it was written down
+	go p.watch()    // #nosec G118 -- outlives its request; waits for the process's end, which the session's end brings about; finish waits for it
 	if r.key != (requestkey.Ref{}) {
 		s.pool.requestKeys.Complete(r.key, time.Now())
 	}
 	return p, nil
 }
 
-// watch waits for the end, brings it about when the time is over, and tells.
+// watch waits for the end and tells of it. When the timeout is over, it kills the process.
 func (p *Process) watch() {
 	s := p.session
 	defer s.processTasks.Done()
-	if p.timeout > 0 && !p.timedOut { // else the gateway before us has found that out
+	if p.timeout > 0 && !p.timedOut { // else an earlier gateway has seen the timeout
 		timer := time.NewTimer(time.Until(p.beganAt.Add(p.timeout)))
 		defer timer.Stop()
 		select {
@@ -113,7 +113,7 @@ func (p *Process) exitEvent() (string, func() any) {
 	return "process.exit", func() any { return p.exitInfo() }
 }
 
-// Processes is all that are known, oldest first.
+// Processes returns the processes that run or are retained, oldest first.
 func (s *Session) Processes() []*Process {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -128,7 +128,7 @@ func (p *Process) Info() protocol.ProcessInfo {
 	return p.info("running")
 }
 
-// InfoWithTree is Info with what only looking at the processes tells, for people: a walk through proc(5).
+// InfoWithTree is Info with the ports on which the processes listen. It walks through proc(5).
 func (p *Process) InfoWithTree() protocol.ProcessInfo {
 	i := p.Info()
 	if i.State == "running" {
@@ -144,12 +144,12 @@ func (p *Process) info(state string) protocol.ProcessInfo {
 	}
 }
 
-// exitInfo is the info once watch has seen the end.
+// exitInfo is the info after the end.
 func (p *Process) exitInfo() protocol.ProcessInfo {
 	i := p.info("exited")
 	code, signal := p.exitCode()
 	ended := p.endedAt
-	if u := p.exit; u.MaxRSS > 0 { // not known of a copy of the shell
+	if u := p.exit; u.MaxRSS > 0 { // not known if the process is a copy of the shell
 		i.Usage = &protocol.Usage{CPUMS: float64(u.CPU) / float64(time.Millisecond), MaxRSSBytes: u.MaxRSS}
 	}
 	i.ExitCode, i.Signal, i.TimedOut, i.EndedAt, i.OutputBytes = &code, signal, p.timedOut, &ended, max(i.OutputBytes, p.endOffset)
@@ -177,13 +177,13 @@ func (p *Process) Wait(ctx context.Context, until protocol.Until) (r protocol.Wa
 	return r, nil
 }
 
-// Input writes to the stdin of a process that was started with it open. It never waits.
+// Input writes to the stdin of a process that was started with open stdin. It never waits.
 func (p *Process) Input(b []byte, eof bool) error {
-	_ = p.session.Touch() // the process is asked, whatever its session does
+	_ = p.session.Touch() // the process takes input also while its session ends
 	return inputFault(p.process.Input(b, eof))
 }
 
-// Kill ends the process and all that it started: TERM, grace, KILL. It returns when that is done and told.
+// Kill ends the process and all that it started: TERM, grace, KILL. It returns when the end was told.
 func (p *Process) Kill(ctx context.Context, grace time.Duration) error {
 	_ = p.session.Touch()
 	if p.isSessionOver() {
@@ -195,7 +195,7 @@ func (p *Process) Kill(ctx context.Context, grace time.Duration) error {
 	return p.awaitEnd(ctx)
 }
 
-// Signal sends sig to the process and all that it started. To one that has ended it is nothing.
+// Signal sends sig to the process and all that it started. It does nothing if they have ended.
 func (p *Process) Signal(sig syscall.Signal) error {
 	_ = p.session.Touch()
 	if p.isSessionOver() {
@@ -207,7 +207,7 @@ func (p *Process) Signal(sig syscall.Signal) error {
 	return nil
 }
 
-// isSessionOver: the session is gone, and with it whatever could be signalled.
+// isSessionOver reports whether the session is TERMINATED, and no process of it is left.
 func (p *Process) isSessionOver() bool {
 	select {
 	case <-p.session.ended:
@@ -217,7 +217,7 @@ func (p *Process) isSessionOver() bool {
 	}
 }
 
-// discard is endedWork's. s.mu is held.
+// discard implements endedWork. s.mu is held.
 func (p *Process) discard() {
 	p.journal.Drop()
 	if p.key == (requestkey.Ref{}) {

@@ -9,14 +9,14 @@ import (
 	"trl/runtime/sessionlog"
 )
 
-// recordSet is what of the session is recorded: what the server's policy demands, and what its creator asked for beside that.
+// recordSet returns what is recorded in the session: what the server's policy demands, and what its creator asked for.
 func (s *Session) recordSet() recording.Set { return s.spec.record | s.pool.recordings.Demanded() }
 
 func (s *Session) newRecordingID() string {
 	return ids.New("", 'r', s.pool.epoch, s.tag, ids.MemberLen)
 }
 
-// openRecordingsLocked counts what is being recorded now. s.mu is held.
+// openRecordingsLocked returns the number of recordings in progress. s.mu is held.
 func (s *Session) openRecordingsLocked() (n int) {
 	for _, t := range s.terminals {
 		if t.recorder.ID() != "" {
@@ -29,7 +29,7 @@ func (s *Session) openRecordingsLocked() (n int) {
 	return n
 }
 
-// recordingSource is what to record of the terminal. s.mu is held, or nobody else knows the session.
+// recordingSource describes the recording of the terminal. s.mu is held, or nobody else knows the session.
 func (t *Terminal) recordingSource() recording.Source {
 	s := t.session
 	return recording.Source{
@@ -51,13 +51,13 @@ func (t *Terminal) recordingSource() recording.Source {
 	}
 }
 
-// A command has no terminal; this is the size of the one in which its output is played.
+// The size of the terminal in which the output of a command is played. The command itself has none.
 const (
 	execCols = 80
 	execRows = 24
 )
 
-// recordingSource is what to record of the command. s.mu is held, or nobody else knows the session.
+// recordingSource describes the recording of the command. s.mu is held, or nobody else knows the session.
 func (e *Exec) recordingSource() recording.Source {
 	s := e.session
 	return recording.Source{
@@ -69,20 +69,20 @@ func (e *Exec) recordingSource() recording.Source {
 			defer s.mu.Unlock()
 			e.recordingDeleted = true
 			if x := s.endedExecs[e.ID()]; x != nil && x.Rare != nil {
-				x.Rare.Recording, x.logSpan = "", sessionlog.Position{} // it is written anew
+				x.Rare.Recording, x.logSpan = "", sessionlog.Position{} // the entry is written anew
 			}
 			s.appendLog(entry.Entry{Unwanted: e.recording})
 		},
 	}
 }
 
-// RecordingID is that of the recording that is, was or will be made of the command; "" where none is.
+// RecordingID returns the id of the command's recording, also before it begins and after it ends, or "".
 func (e *Exec) RecordingID() string { return e.recording }
 
-// RecordingID is that of the terminal's recording while that is being made, else "".
+// RecordingID returns the id of the terminal's recording while it is in progress, or "".
 func (t *Terminal) RecordingID() string { return t.recorder.ID() }
 
-// FindRecording gives who's recording; anybody's to who may see all.
+// FindRecording finds a recording of who's, or of anybody's with all.
 func (p *Pool) FindRecording(who string, all bool, id string) (*recording.Recording, error) {
 	if rec := p.recordings.Find(who, all, id); rec != nil {
 		return rec, nil
@@ -90,7 +90,7 @@ func (p *Pool) FindRecording(who string, all bool, id string) (*recording.Record
 	return nil, recording.ErrNoRecording()
 }
 
-// Recordings lists who's latest recordings, oldest first; everybody's with all.
+// Recordings lists the latest recordings of who, or of all, oldest first.
 func (p *Pool) Recordings(who string, all bool, session string) []protocol.Recording {
 	return p.recordings.List(who, all, session)
 }

@@ -77,7 +77,7 @@ func (p *Pool) recoverSession(in own.HeldSession) {
 	if !errors.Is(err, errNobodys) {
 		p.log.Error().Err(err).Str("session", in.ID).Msg("session is lost")
 	}
-	p.tasks.Add(1) // KILL, and forget; ended by that; Close waits for it
+	p.tasks.Add(1) // kills the session and forgets it; bounded; Close waits for it
 	go func() {
 		defer p.tasks.Done()
 		if err := a.Discard(context.Background()); err != nil {
@@ -86,13 +86,13 @@ func (p *Pool) recoverSession(in own.HeldSession) {
 	}()
 }
 
-// lostConnIdle is how long a session with on_disconnect: destroy, whose connection went with the last gateway, may rest.
+// lostConnIdle is how long a session with on_disconnect: destroy, whose connection ended with the last gateway, may be idle.
 const lostConnIdle = time.Minute
 
 var errNobodys = errors.New("nobody's")
 
 func (p *Pool) recoverAdopted(a *shell.Adoption, id string) (err error) {
-	defer func() { // whatever is written there, it is this session's misfortune alone
+	defer func() { // a session log that causes a panic costs only this session
 		if fault := recover(); fault != nil {
 			err = fmt.Errorf("panic: %v\n%s", fault, debug.Stack())
 		}
@@ -110,7 +110,7 @@ func (p *Pool) recoverAdopted(a *shell.Adoption, id string) (err error) {
 	return p.revive(a, &m)
 }
 
-// revive makes the session anew from what is remembered.
+// revive restores the session from its log.
 func (p *Pool) revive(a *shell.Adoption, m *recovered) error {
 	q := m.Session
 	s := newSession(p, m.id, q.Owner, q.Name, sessionSpec{
@@ -123,10 +123,10 @@ func (p *Pool) revive(a *shell.Adoption, m *recovered) error {
 	config := shell.ShellConfig{ID: m.id, Path: q.Shell, Restore: q.Restore, Limits: q.Limits}
 	var err error
 	switch {
-	case m.Over != nil || m.Ending != nil && !a.IsComplete(*m.Shell): // the latter's end had come further than was written: what is left ends below
+	case m.Over != nil || m.Ending != nil && !a.IsComplete(*m.Shell): // the end had come further than its entries: what is left is killed below
 		config.Dir = m.Shell.Dir
 		s.shell = a.OpenEnded(config)
-	case m.Reset: // the runner goes on with it
+	case m.Reset: // the runner continues the reset
 		s.shell, err = a.OpenForReset(config, *m.Shell)
 		s.resetting++
 	default:
@@ -137,7 +137,7 @@ func (p *Pool) revive(a *shell.Adoption, m *recovered) error {
 	}
 	s.sessionLog = s.shell.SessionLog()
 	s.sessionLog.SetCompactSize(m.CompactBytes)
-	if s.spec.endsWithConn { // to a connection that is no more: its client has a while to come back
+	if s.spec.endsWithConn { // its connection is gone: the client has a while to come back
 		s.connLost.Store(true)
 	}
 	running, err := s.reviveWork(a, m)
@@ -158,10 +158,10 @@ func (p *Pool) revive(a *shell.Adoption, m *recovered) error {
 	return nil
 }
 
-// resume lets a session that is whole again go on where it was.
+// resume lets a restored session continue.
 func (s *Session) resume(a *shell.Adoption, m *recovered, running *Exec) {
 	s.shell.SetEntryWriter(entryWriter{s})
-	s.cancelGuestCommands() // a link's end may be written down, and not what it brought about
+	s.cancelGuestCommands() // the log may have the end of a link without the end of its commands
 	s.mu.Lock()
 	s.fireLocked(statemachine.Ready, "")
 	if running != nil {
@@ -172,7 +172,7 @@ func (s *Session) resume(a *shell.Adoption, m *recovered, running *Exec) {
 	}
 	s.mu.Unlock()
 	a.KillUnrecorded()
-	for _, watch := range m.watch { // not before: they use what was written here without a lock
+	for _, watch := range m.watch { // only now, because they use what was restored here without a lock
 		go watch() // as in startProcess and openTerminal
 	}
 	s.pool.tasks.Add(1) // the runner, as in register
@@ -182,7 +182,7 @@ func (s *Session) resume(a *shell.Adoption, m *recovered, running *Exec) {
 	}
 }
 
-// addRecovered enters the session into the tables.
+// addRecovered adds the session to the tables.
 func (p *Pool) addRecovered(s *Session, m *recovered) {
 	p.mu.Lock()
 	defer p.mu.Unlock()

@@ -10,25 +10,23 @@ import (
 	"trl/pool/requestkey"
 )
 
-// What is kept of what has ended, beside the retention time: enough for every client that comes back, bounded for those that never do.
-// A session has its own bounds, a principal and all of them together have theirs. Beyond its own bounds a session lets the oldest go.
-// Beyond the others the principal with the most lets go: first what destroyed sessions left, then the oldest of those that live. What
-// runs is never let go.
+// Bounds of ended work, in addition to the retention time. A session drops its oldest work beyond its own bounds. Beyond the bounds of a principal,
+// or of all, the principal with the most loses work: first that of ended sessions, then the oldest of live ones. Running work is never dropped.
 const (
 	maxRecords     = 1000     // of a session
-	maxRecordBytes = 16 << 20 // of a session, and the newest stays whatever it weighs
+	maxRecordBytes = 16 << 20 // of a session; the newest stays whatever its size
 
 	maxRetained      = 1000      // sessions that have ended
 	maxRetainedOf    = 128 << 20 // bytes of one principal, in all sessions
 	maxRetainedBytes = 256 << 20 // bytes of all
 )
 
-// retainedWork is what a session retains, by end, oldest first.
+// retainedWork is the ended work that a session retains.
 type retainedWork struct {
-	all         []*weighedWork
-	growing     []*weighedWork // those of all that may weigh more now: what a beat of the reaper costs is theirs alone
-	weight      int64          // sum of what all weigh
-	outputBytes int64          // bytes ever written by what has ended, for the log
+	all         []*weighedWork // in the order of the ends, oldest first
+	growing     []*weighedWork // those of all whose weight may grow: the reaper weighs only them
+	weight      int64          // sum of all weights
+	outputBytes int64          // bytes that ended work has ever written, for the log
 }
 
 type weighedWork struct {
@@ -36,7 +34,7 @@ type weighedWork struct {
 	weighed int64
 }
 
-// loggedTombstone is what answers a retry when its exec, process or terminal is not retained any more.
+// loggedTombstone answers a retry when its exec, process or terminal is not retained any more.
 type loggedTombstone interface {
 	requestkey.Tombstone
 	key() *requestkey.Request
@@ -44,7 +42,7 @@ type loggedTombstone interface {
 	encode() []byte
 }
 
-// retainLocked keeps what has just ended, and lets go of what that is too much for. s.mu is held.
+// retainLocked retains what has just ended, and drops what exceeds the bounds. s.mu is held.
 func (s *Session) retainLocked(r endedWork) {
 	k := &weighedWork{endedWork: r}
 	s.retained.all = append(s.retained.all, k)
@@ -54,7 +52,7 @@ func (s *Session) retainLocked(r endedWork) {
 	s.trimLocked()
 }
 
-// retainExecLocked is retainLocked for a command, of which another object is kept, for who asks from now on. s.mu is held.
+// retainExecLocked is retainLocked for a command, of which only the ended form is kept. s.mu is held.
 func (s *Session) retainExecLocked(e *Exec) {
 	s.retainLocked(s.keepEndedLocked(e))
 	s.retained.outputBytes += e.endOffset
@@ -72,7 +70,7 @@ func (s *Session) keepEndedLocked(e *Exec) *endedExec {
 	return x
 }
 
-// keepTombstoneLocked keeps what answers a retry, unless nobody can try any more. s.mu is held.
+// keepTombstoneLocked keeps the answer to a retry, if its request_key is remembered. s.mu is held.
 func (s *Session) keepTombstoneLocked(x loggedTombstone) {
 	if k := x.key(); k != nil {
 		s.pool.requestKeys.KeepTombstone(k, x)
@@ -80,9 +78,9 @@ func (s *Session) keepTombstoneLocked(x loggedTombstone) {
 	}
 }
 
-// weighLocked says whether k is to be weighed again. s.mu is held.
+// weighLocked updates the weight of k, and reports whether it may grow further. s.mu is held.
 func (s *Session) weighLocked(k *weighedWork) (again bool) {
-	again = k.mayGrow() // asked first: nothing comes behind a no
+	again = k.mayGrow() // asked before weight: what may not grow has its final weight
 	w := k.weight()
 	s.retained.weight += w - k.weighed
 	s.pool.retainedBytes.Add(s.owner, w-k.weighed)
@@ -106,18 +104,18 @@ func (s *Session) discardOldestLocked() {
 	s.retained.weight -= oldest.weighed
 	s.pool.retainedBytes.Add(s.owner, -oldest.weighed)
 	s.removeLocked(oldest.ID())
-	s.appendLog(entry.Entry{Forgot: oldest.ID()}) // before its output goes
+	s.appendLog(entry.Entry{Forgot: oldest.ID()}) // before its output is dropped
 	oldest.discard()
 }
 
-// removeLocked makes the id of something that has ended unknown. s.mu is held, or nobody else knows the session.
+// removeLocked makes the id of ended work unknown. s.mu is held, or nobody else knows the session.
 func (s *Session) removeLocked(id string) {
 	delete(s.endedExecs, id)
 	delete(s.processes, id)
 	delete(s.terminals, id)
 }
 
-// forget lets go of what ended before then, and weighs again what jobs still write to.
+// forget drops what ended before then, and weighs again what jobs still write to.
 func (s *Session) forget(now, then time.Time) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -134,8 +132,8 @@ func (s *Session) forget(now, then time.Time) {
 	s.requestCompactLocked()
 }
 
-// discardRetained empties a session whose own retention is over. Its keys go, too: nobody can ask with them. But for those that are their
-// principal's. Pool.mu is held.
+// discardRetained drops all work of a session whose own retention is over. It also forgets the session's request keys, which no request can have any
+// more, but keeps those that belong to the principal. Pool.mu is held.
 func (s *Session) discardRetained() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -149,11 +147,11 @@ func (s *Session) discardRetained() {
 	}
 	s.tombstones = nil
 	s.endSharesLocked(func(*Share) bool { return true })
-	s.sessionLog = nil // its owner, the shell, is about to close it
+	s.sessionLog = nil // the shell is about to close it
 }
 
-// DropExpired lets go of whatever has been kept for the retention time: sessions, execs, processes, and request keys, share links and recordings
-// after theirs. For the reaper.
+// DropExpired drops what has been kept for its time: sessions, execs, processes, terminals, request keys, share links and recordings. The reaper
+// calls it.
 func (p *Pool) DropExpired(now time.Time) {
 	p.requestKeys.DropExpired(now)
 	p.recordings.Trim(now)
@@ -173,8 +171,8 @@ func (p *Pool) DropExpired(now time.Time) {
 	}
 }
 
-// freeDescriptors lets go of a part of what ended sessions left, each of which holds a descriptor in the keeper: the oldest of the
-// principal with the most. It is asked again with the next beat, as the keeper closes them by then.
+// freeDescriptors drops the older half of the ended sessions of the principal with the most, because each holds a descriptor in the keeper. The
+// keeper closes them soon; if that is not enough, the reaper's next call drops more.
 func (p *Pool) freeDescriptors() {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -195,8 +193,8 @@ func (p *Pool) freeDescriptors() {
 	}
 }
 
-// trim lets go of what is too much for all of a principal's sessions, or for all. One goroutine at a time does that: every command that
-// ends meanwhile asks for it, too, and together they would let go of many times as much. No lock is held.
+// trim drops ended work beyond the bounds of a principal and of all. One goroutine at a time does that: every command that ends meanwhile calls it,
+// too, and together they would drop many times as much. No lock is held.
 func (p *Pool) trim() {
 	if !p.trimming.TryLock() {
 		return
@@ -210,10 +208,10 @@ func (p *Pool) trim() {
 	}
 }
 
-// trimShare of what a principal has goes at once, so that it is not looked for at each command.
+// trimShare is the part of a principal's work (1/16) that is dropped at once, so that not every command has to search for work to drop.
 const trimShare = 16
 
-// trimPrincipal lets go of the oldest that who has. False: there is nothing.
+// trimPrincipal drops the oldest ended work of a principal. It returns false if there is none.
 func (p *Pool) trimPrincipal(who string) (some bool) {
 	p.mu.Lock()
 	for i, s := range p.retained {

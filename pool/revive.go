@@ -25,19 +25,18 @@ type recovered struct {
 	watch []func() // for goroutines of their own, once all of the session is restored
 }
 
-// A revivable is an *Exec, a *Process or a *Terminal that recovery makes anew.
+// A revivable is an *Exec, a *Process or a *Terminal that is being restored.
 type revivable interface {
-	// restoreEnd takes from the log how it ended. Its output has not been replayed.
+	// restoreEnd takes from the log how it ended. Its output is not replayed yet.
 	restoreEnd(*entry.LoggedWork)
-	// reviveEnded goes on with what may follow the end, and gives what is retained. Its output has been replayed.
+	// reviveEnded continues what may follow the end, and returns the retained form. Its output is replayed.
 	reviveEnded(*shell.Adoption, *entry.LoggedWork) endedWork
-	// reviveLive goes on with what runs or waits. Its output has been replayed. Of a process or a terminal it fails with ErrShellGone
-	// where that was killed with its session, and the last gateway did not come to write that down.
+	// reviveLive continues running or waiting work. Its output is replayed. It fails with ErrShellGone for a process or terminal that was
+	// killed with its session before the last gateway could write that down.
 	reviveLive(*shell.Adoption, *entry.LoggedWork, *recovered) error
 }
 
-// reviveWork makes anew all that the session did, and retains what has ended in the order of the ends. running is the command that its
-// shell is at; nil: none.
+// reviveWork restores all work of the session, and retains what has ended in the order of the ends. running is the running command; nil: none.
 func (s *Session) reviveWork(a *shell.Adoption, m *recovered) (running *Exec, err error) {
 	var ended []endedWork
 	for _, x := range m.Ended {
@@ -138,7 +137,7 @@ func (s *Session) make(x *entry.LoggedWork) (revivable, *work) {
 	return t, &t.work
 }
 
-// reviveKey remembers the request_key: of a process or a terminal from its start, of an exec from its end. A command that never ran may run.
+// reviveKey remembers the request_key: of a process or terminal from its start, of an exec from its end. A command that never ran may run again.
 func (s *Session) reviveKey(x *entry.LoggedWork, made revivable, w *work) {
 	completed := w.beganAt
 	if x.Exec != nil {
@@ -166,7 +165,7 @@ func (w *work) outputLost(err error) {
 	w.journal.Close()
 }
 
-// reviveRecording ends the recording of what has ended, where the last gateway did not come to that.
+// reviveRecording ends the recording of ended work, if the last gateway did not.
 func (w *work) reviveRecording(source func() recording.Source, code *int) {
 	if r := w.session.pool.recordings; r.Unfinished(w.recording) {
 		r.Start(source()).Finish(w.endOffset, code)
@@ -196,7 +195,7 @@ func (e *Exec) restoreEnd(x *entry.LoggedWork) {
 	}
 	e.exit, e.failure, e.endedAt, e.endOffset, e.shellDied = d.Exit, d.Failure, d.Uptime.Time(d.At), d.End, d.Died
 	if e.pipes == nil {
-		e.journal = journal.NewLengthOnly(d.Exit.StdoutBytes, d.Exit.StderrBytes) // what never had one wrote nothing
+		e.journal = journal.NewLengthOnly(d.Exit.StdoutBytes, d.Exit.StderrBytes) // without pipes it wrote nothing
 	}
 	if d.Exit.ExitCode != nil {
 		e.code = *d.Exit.ExitCode
@@ -210,7 +209,7 @@ func (e *Exec) reviveEnded(a *shell.Adoption, _ *entry.LoggedWork) endedWork {
 	return e.session.keepEndedLocked(e)
 }
 
-// readOn goes on with what may follow a command's end: its recording, and what jobs write.
+// readOn continues what may follow a command's end: its recording, and the output of jobs.
 func (e *Exec) readOn(a *shell.Adoption) {
 	e.reviveRecording(e.recordingSource, e.exit.ExitCode)
 	if !e.journal.Closed() {
@@ -232,14 +231,14 @@ func (e *Exec) reviveLive(a *shell.Adoption, x *entry.LoggedWork, _ *recovered) 
 	}
 	e.record(e.recordingSource)
 	if x.Cancel != nil {
-		// The last gateway may not have come to send TERM, so some of the grace is left however late this one comes.
+		// The last gateway may not have sent TERM, so some of the grace is left however late it is.
 		grace := time.Duration(x.Cancel.Grace)
 		e.command.Cancel(syscall.SIGTERM, max(min(grace, minGraceOfNext), grace-clock.Elapsed(x.Cancel.Uptime.Time(x.Cancel.At), time.Now())))
 	}
 	return nil
 }
 
-// minGraceOfNext is what a command that is being cancelled gets of its grace from a gateway that takes over.
+// minGraceOfNext is the grace that a command which is being cancelled gets at least from a gateway that takes over.
 const minGraceOfNext = time.Second
 
 // reviveEndedExec restores a command that has one binary entry, with what is kept of its output.
@@ -293,7 +292,7 @@ func (p *Process) reviveLive(a *shell.Adoption, x *entry.LoggedWork, m *recovere
 	return nil
 }
 
-// goOnWatching counts a process or a terminal that runs, and has it watched once all is made.
+// goOnWatching counts a running process or terminal. It is watched once all of the session is restored.
 func (c *child) goOnWatching(m *recovered, watch func()) {
 	*c.live++
 	c.session.processTasks.Add(1)

@@ -23,29 +23,29 @@ import (
 
 const stateTerminated = string(statemachine.Terminated)
 
-// snapshotDelay is how long after a command the shell is asked for its state, which costs it as much as ten short commands: not
-// between those of clients that send one after the other, also where many of them have to wait for the processors.
+// snapshotDelay is how long after a command the shell is asked for a snapshot, which costs as much as ten short commands. Clients that send one
+// command after the other shall not cause snapshots between them, even if many clients compete for the processors.
 const snapshotDelay = 50 * time.Millisecond
 
-// sessionSpec is what a session was created with. Never changed.
+// sessionSpec is what a session was created with. It never changes.
 type sessionSpec struct {
 	shell, dir   string
 	env          protocol.Env
 	restore      bool // on_shell_exit
 	endsWithConn bool // on_disconnect: destroy
 	limits       protocol.Limits
-	record       recording.Set   // what its creator wants; the server's policy may demand more
+	record       recording.Set   // what its creator asked for; the server's policy may demand more
 	settings     sessionSettings // at first; Session.settings has those in force
 }
 
 // sessionSettings is what session.update changes. It is never changed, only replaced as a whole.
 type sessionSettings struct {
 	labels  map[string]string
-	timeout time.Duration // of commands that name none; 0: none
+	timeout time.Duration // of commands without a timeout; 0: none
 	idle    time.Duration // after which an idle session ends; 0: never
 }
 
-// specFor checks a request of who's against the server and fills in its defaults.
+// specFor checks a request of who's against the settings, and fills in the defaults.
 func (p *Pool) specFor(who string, q *protocol.SessionCreate) (sessionSpec, error) {
 	r := p.config.Load()
 	t := sessionSpec{
@@ -70,7 +70,7 @@ func (p *Pool) specFor(who string, q *protocol.SessionCreate) (sessionSpec, erro
 	return t, nil
 }
 
-// Session is one persistent shell and what happens in it. Its runner's life is Session.run, its end is Session.finish.
+// Session is one persistent shell and its work. Session.run is the life of its runner, Session.finish is its end.
 type Session struct {
 	identity
 	toRunner
@@ -78,13 +78,13 @@ type Session struct {
 	logged
 	memoryUse
 
-	resetGate    sync.RWMutex                    // held by reset, read-held while a process is started: taken before mu. It is a turnstile, not a guard of data
+	resetGate    sync.RWMutex                    // held by reset, and read-held while a process is started; taken before mu; it guards no data
 	processTasks sync.WaitGroup                  // the goroutines of processes; Add only while mu is held and ending is nil
-	lastActive   atomic.Int64                    // when something last happened: a time.Duration since clock
+	lastActive   atomic.Int64                    // when something last happened: a time.Duration since idleBase
 	ended        chan struct{}                   // closed when TERMINATED
-	boundConns   atomic.Int64                    // the open connections that it ends with
+	boundConns   atomic.Int64                    // open connections; the session ends with the last of them
 	settings     atomic.Pointer[sessionSettings] // written under mu
-	connLost     atomic.Bool                     // the connection that it ends with went with an earlier gateway, and its client has not come back
+	connLost     atomic.Bool                     // such a connection ended with an earlier gateway, and its client has not come back
 
 	mu        sync.Mutex
 	lifecycle // guarded by mu
@@ -96,71 +96,71 @@ type Session struct {
 	shares   []*Share         // guarded by mu, and by pool.mu, which is taken before mu
 }
 
-// identity is set once, in newSession and register.
+// identity is set in newSession and register, and does not change.
 type identity struct {
 	id, tag, owner string
 	created        time.Time
 	spec           sessionSpec
 	pool           *Pool
 	log            zerolog.Logger
-	key            entry.Key // of the session.create
+	key            entry.Key // request_key of the session.create
 }
 
-// toRunner is what the runner is told, and what it tells of itself.
+// toRunner has the channels to and from the runner.
 type toRunner struct {
-	turn            chan *Exec              // capacity 1: only a session that was idle hands over, so a send never blocks
-	resets          chan chan error         // each is answered when the reset is done
+	turn            chan *Exec              // capacity 1: only an idle session sends, so a send never blocks
+	resets          chan chan error         // the runner answers when the reset is done
 	compactRequests chan struct{}           // one token: the session log has grown
-	runnerDone      chan struct{}           // closed when the runner has left, or will not come
-	ctx             context.Context         // the pool's, not a request's: the runner leaves when it is done
+	runnerDone      chan struct{}           // closed when the runner has left, or never started
+	ctx             context.Context         // not a request's; the runner leaves when it is done
 	cancel          context.CancelCauseFunc // ends ctx; its cause is the reason of the end
 }
 
-// opening is the shell and what waits for it.
+// opening is the shell, and what waits for it.
 type opening struct {
 	opened  chan struct{}   // closed when the shell answers, or will not
-	shell   *shell.Shell    // set once, under mu, before opened is closed; nil if that failed. Run, SnapshotIfDue, Revive and Reset are the runner's
+	shell   *shell.Shell    // set once, under mu, before opened is closed; nil if that failed; only the runner calls Run, SnapshotIfDue, Revive and Reset
 	openErr *protocol.Error // guarded by mu; why there is no shell
 }
 
-// logged is the session log, and what goes into it from the shell.
+// logged is the session log, and the last entry of the shell.
 type logged struct {
-	sessionLog *sessionlog.Log // set once, under mu, when the shell is there; nil before: nothing can be written down
+	sessionLog *sessionlog.Log // set once, under mu, with the shell; nil: nothing can be written yet
 	savedShell atomic.Pointer[shell.SavedShell]
-	logFailure sync.Once // says that the session log fails
+	logFailure sync.Once // logs that the session log fails
 }
 
-// memoryUse is the last look at the session's memory. Guarded by mu; see memoryLocked.
+// memoryUse is the last measurement of the session's memory, see memoryLocked. Guarded by mu.
 type memoryUse struct {
 	memory        int64
 	memoryAt      time.Time
-	memoryPending bool // another look is under way
+	memoryPending bool // another measurement is under way
 }
 
 // lifecycle is where a session is between its creation and its end. Guarded by mu.
 type lifecycle struct {
 	state     *statemachine.Machine
-	resetting int                // resets asked for and not done: nobody gets the turn
-	revived   *entry.Revived     // the shell was put back while no command ran; nil: no, or the next command's client was told
-	commands  int64              // ever begun
+	resetting int                // resets that are not done: no command gets the turn
+	revived   *entry.Revived     // the shell was replaced while no command ran, and no client was told yet; nil: no
+	commands  int64              // that ever began
 	last      *protocol.LastExec // the command that ended last; nil before the first
-	warned    bool               // session.expiring was sent since it was last active
+	warned    bool               // session.expiring was sent since the session was last active
 	ending    *ending            // nil until it begins to end
 	closed    bool               // TERMINATED
 	final     finalState         // set before closed
 }
 
-// workTables is all that a session does and has done. Guarded by mu.
+// workTables has all work of a session. Guarded by mu.
 type workTables struct {
-	running       *Exec                 // has the turn
+	running       *Exec                 // the command that has the turn
 	waiting       queue.Queue[*Exec]    // for the turn
-	execs         map[string]*Exec      // those that wait, and the one that runs
-	endedExecs    map[string]*endedExec // those that have ended, while they are retained
+	execs         map[string]*Exec      // waiting commands, and the running one
+	endedExecs    map[string]*endedExec // commands that have ended, while they are retained
 	processes     map[string]*Process
 	terminals     map[string]*Terminal
 	liveProcesses int               // processes that run or are being started
-	openTerminals int               // terminals, likewise
-	retained      retainedWork      // what has ended
+	openTerminals int               // the same for terminals
+	retained      retainedWork      // ended work
 	tombstones    []loggedTombstone // of dropped work whose request_key is still remembered
 }
 
@@ -182,14 +182,14 @@ func newSession(p *Pool, id, owner, name string, t sessionSpec) *Session {
 	return s
 }
 
-// run is the session's runner: get a shell, and serve until the end begins. What the end is, finish tells.
+// run is the session's runner: it gets the shell, and serves until the end begins. See finish for the end.
 func (s *Session) run() {
 	if s.open(nil) {
 		s.loop(nil, false)
 	}
 }
 
-// open is the first part of run, and reports whether there is another one.
+// open is the first part of run. It reports whether the session has its shell.
 func (s *Session) open(ws *warm.Shell) bool {
 	err := s.openShell(ws)
 	if err != nil {
@@ -200,23 +200,23 @@ func (s *Session) open(ws *warm.Shell) bool {
 	return err == nil
 }
 
-// loop is the other part. A session that was recovered goes on with the command that was running, nil if there is none, and with the reset
-// that was under way.
+// loop is the second part of run. A restored session goes on with the command that was running (nil: none), and with the reset that was under
+// way.
 func (s *Session) loop(running *Exec, resetting bool) {
 	defer s.pool.tasks.Done()
 	defer close(s.runnerDone)
-	s.runExecs(running) // before serve looks at anything else: a dead shell is this command's to replace
+	s.runExecs(running) // before serve, because Shell.Run replaces the shell of a running command
 	if resetting {
-		_ = s.reset() // who asked for it is gone; it ends the session where it fails
+		_ = s.reset() // its client is gone; if it fails, it ends the session
 	}
 	s.serve()
 }
 
-// serve runs what it is given until the session is to end.
+// serve runs commands and resets until the session ends.
 func (s *Session) serve() {
-	rest := time.NewTimer(snapshotDelay) // the last gateway may not have come to ask a shell that was brought back
+	rest := time.NewTimer(snapshotDelay) // an earlier gateway may not have asked the shell
 	defer rest.Stop()
-	var again <-chan time.Time // when to try once more to put a dead shell back; nil: there is none, or its end is to be seen
+	var again <-chan time.Time // when to try again to replace a dead shell; nil: wait for its exit
 	for {
 		exited := s.shell.Exited()
 		if again != nil {
@@ -243,7 +243,7 @@ func (s *Session) serve() {
 			s.mu.Unlock()
 		case <-s.ctx.Done():
 			select {
-			case e := <-s.turn: // was given the turn at the same time
+			case e := <-s.turn: // it got the turn at the same moment
 				s.finishExec(e, shell.Outcome{Err: shell.ErrShellGone, Code: -1, Died: true})
 			default:
 			}
@@ -252,25 +252,25 @@ func (s *Session) serve() {
 	}
 }
 
-// runExecs runs e, and then whoever has the turn next, until nobody waits. e may be nil.
+// runExecs runs e, and then each command that gets the turn, until none waits. e may be nil.
 func (s *Session) runExecs(e *Exec) {
 	for e != nil {
 		e = s.finishExec(e, s.shell.Run(e.command)) // e.command: only finishExec clears it
 	}
 }
 
-// finishExec ends e, which has run, and gives the turn to the next, which it returns.
+// finishExec ends e, which has run. It gives the turn to the next command and returns it.
 func (s *Session) finishExec(e *Exec, out shell.Outcome) (next *Exec) {
 	now := time.Now()
 	s.mu.Lock()
 	e.setOutcome(out, now, s.ending != nil)
-	e.command.Discard() // its stdin, if it did not get as far as to have it taken
+	e.command.Discard() // closes its stdin, if the shell did not get that far
 	s.running, e.command, e.begun = nil, nil, nil
-	if out.Dir != "" && out.Dir != s.dir { // one text for all that end there
+	if out.Dir != "" && out.Dir != s.dir { // one string for all commands that end there
 		s.dir = out.Dir
 	}
 	s.last = protocol.NewLastExec(e.text, &e.exit, e.endedAt)
-	if !e.accepted { // it did not get as far as to begin
+	if !e.accepted { // it never began
 		s.logAccepted(e, nil)
 	}
 	s.appendLog(entry.Entry{Done: e.doneEntry()})
@@ -278,15 +278,15 @@ func (s *Session) finishExec(e *Exec, out shell.Outcome) (next *Exec) {
 	s.compactLocked()
 	s.watchers.Publish("exec.exit", func() any { return e.exit })
 	switch {
-	case out.Postponed: // something is short, which is no reason to end: revive tries again
-	case out.Died && !out.Restored && out.Err != nil: // it was to be put back, and could not
+	case out.Postponed: // something is short, which does not end the session: reviveShell tries again
+	case out.Died && !out.Restored && out.Err != nil: // the shell could not be replaced
 		s.endLocked(protocol.ReasonShellFailed, defaultGrace)
 	case out.Died && !out.Restored:
 		s.endLocked(protocol.ReasonShellExited, defaultGrace)
-	case out.KillFailed: // what survived KILL holds the session; it must not be IDLE, and is TERMINATED when that has gone
+	case out.KillFailed: // a process survived KILL: the session must not be IDLE, and is TERMINATED when the process has gone
 		s.endLocked(protocol.ReasonShellFailed, defaultGrace)
 	}
-	if s.ending == nil { // else it stays RUNNING until TERMINATED: it will not be idle again
+	if s.ending == nil { // else it stays RUNNING until TERMINATED
 		s.fireLocked(statemachine.Finished, "")
 		next = s.beginNextLocked()
 	}
@@ -301,7 +301,7 @@ func (s *Session) finishExec(e *Exec, out shell.Outcome) (next *Exec) {
 	return next
 }
 
-// beginNextLocked gives the turn to who waits longest. s.mu is held, the state is IDLE.
+// beginNextLocked gives the turn to the oldest waiting command and returns it, or nil. s.mu is held, the state is IDLE.
 func (s *Session) beginNextLocked() *Exec {
 	if s.ending != nil || s.resetting > 0 {
 		return nil
@@ -325,7 +325,7 @@ func (s *Session) beginLocked(e *Exec, now time.Time) {
 	})
 }
 
-// fireLocked moves the state machine and tells the watchers. s.mu is held. A wrong move is a bug of this file.
+// fireLocked moves the state machine and tells the watchers. s.mu is held. An illegal move is a bug in this package.
 func (s *Session) fireLocked(ev statemachine.Event, reason protocol.Reason) {
 	from, to, err := s.state.Fire(ev)
 	if err != nil {
@@ -337,24 +337,24 @@ func (s *Session) fireLocked(ev statemachine.Event, reason protocol.Reason) {
 	})
 }
 
-// IsOpen reports whether the session takes commands, now or once its shell answers.
+// IsOpen reports whether the session accepts commands. Its shell may still be starting.
 func (s *Session) IsOpen() bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return s.ending == nil
 }
 
-// ID is the session's.
+// ID returns the session's id.
 func (s *Session) ID() string { return s.id }
 
-// Owner is the subject of the principal whose it is.
+// Owner returns the principal to whom the session belongs.
 func (s *Session) Owner() string { return s.owner }
 
-// Ended is closed when the session has TERMINATED: nothing of it is left.
+// Ended is closed when the session is TERMINATED: no process of it is left.
 func (s *Session) Ended() <-chan struct{} { return s.ended }
 
-// BindConn counts a connection that the session was created for, the first or one that tried again with its request_key, and reports whether
-// Disconnected shall be called when that goes.
+// BindConn counts a connection that created the session, or found it by its request_key. It reports whether UnbindConn shall be called when that
+// connection ends.
 func (s *Session) BindConn() bool {
 	if s.spec.endsWithConn {
 		s.boundConns.Add(1)
@@ -363,7 +363,7 @@ func (s *Session) BindConn() bool {
 	return s.spec.endsWithConn
 }
 
-// UnbindConn ends the session if the last connection that it was tied to went. It returns at once.
+// UnbindConn ends the session if it was the last such connection. It returns at once.
 func (s *Session) UnbindConn() {
 	if s.boundConns.Add(-1) == 0 {
 		s.end(protocol.ReasonDisconnect, defaultGrace)
@@ -396,7 +396,7 @@ func (s *Session) Update(q *protocol.SessionUpdate) error {
 	return nil
 }
 
-// Rename gives the session another name, unique among its owner's live ones.
+// Rename gives the session another name, which must be unique among its owner's live sessions.
 func (s *Session) Rename(name string) error {
 	p := s.pool
 	p.mu.Lock()

@@ -37,17 +37,17 @@ func (s *Session) appendLog(e entry.Entry) {
 
 var entryBuffers = sync.Pool{New: func() any { return new(bytes.Buffer) }}
 
-// entryWriter writes down what a session's shell tells: its runtime.EntryWriter.
+// entryWriter is the shell.EntryWriter of a session's shell.
 type entryWriter struct{ s *Session }
 
-// Shell writes the shell as it is now.
+// Shell writes the current state of the shell.
 func (w entryWriter) Shell(r shell.SavedShell) {
 	w.s.appendLog(entry.Entry{Shell: &r})
-	r.After = nil // an event, which is not told twice
+	r.After = nil // an event, which is told once
 	w.s.savedShell.Store(&r)
 }
 
-// Begun writes that the command that has the turn begins, on the runner, before the shell is told.
+// Begun writes that the command that has the turn begins. The runner calls it before it sends the command to the shell.
 func (w entryWriter) Begun(_ *shell.Command, c shell.SavedCommand) {
 	w.s.mu.Lock()
 	e := w.s.running
@@ -61,14 +61,14 @@ func (w entryWriter) Begun(_ *shell.Command, c shell.SavedCommand) {
 	w.s.appendLog(entry.Entry{Begun: e.begun})
 }
 
-// Compact does what requestCompactLocked asked for. Only the runner calls it.
+// Compact compacts the session log if requestCompactLocked has asked for it. Only the runner calls it.
 func (w entryWriter) Compact() {
 	select {
 	case <-w.s.compactRequests:
 		w.s.mu.Lock()
 		defer w.s.mu.Unlock()
 		w.s.compactLocked()
-	default: // it has been done
+	default: // it was done already
 	}
 }
 
@@ -100,7 +100,7 @@ func (c *child) childEntry() entry.Child {
 	return entry.Child{Work: c.workEntry(), Started: c.startedAt, Uptime: clock.UptimeAt(c.beganAt)}
 }
 
-// wantedRecording is the id of the recording that the next gateway shall go on with; "": none.
+// wantedRecording returns the id of the recording that the next gateway shall continue, or "".
 func (w *work) wantedRecording() string {
 	if w.recordingDeleted {
 		return ""
@@ -119,7 +119,7 @@ func (s *Session) loggedKeyRef(k entry.Key) requestkey.Ref {
 	return requestkey.Ref{Owner: s.owner, Guest: k.Guest, Scope: s.id, Key: k.Key, NamesNoSession: k.Default}
 }
 
-// logAccepted writes down that e is to run, or with b that it begins, too.
+// logAccepted writes down that e was accepted, and with b also that it begins.
 func (s *Session) logAccepted(e *Exec, b *entry.Begun) {
 	e.accepted = true
 	s.appendLog(entry.Entry{Exec: e.entry(), Begun: b})
@@ -141,7 +141,7 @@ func (p *Process) exitEntry() entry.Entry {
 	return entry.Entry{Exited: &entry.Exited{ChildEnd: p.endEntry(), TimedOut: p.timedOut, End: p.endOffset}}
 }
 
-// entry.ChildEnd is what both exitEntries have.
+// endEntry is what the entries of both ends have in common.
 func (c *child) endEntry() entry.ChildEnd {
 	return entry.ChildEnd{ID: c.ID(), Code: c.exit.Code, Signal: c.exit.Signal, At: c.endedAt, Span: c.journal.Span()}
 }
@@ -156,8 +156,8 @@ func (t *Terminal) exitEntry() entry.Entry {
 	return entry.Entry{Closed: &entry.Closed{ChildEnd: t.endEntry(), Cols: t.cols, Rows: t.rows}}
 }
 
-// requestCompactLocked has the runner write the session log anew when it has grown though no command ended, also while one runs. Only the
-// runner may: it adds to it without a lock. s.mu is held.
+// requestCompactLocked asks the runner to compact the session log if it has grown, also while a command runs. Only the runner may do that, because it
+// also appends without a lock. s.mu is held.
 func (s *Session) requestCompactLocked() {
 	if s.sessionLog == nil || !s.sessionLog.ShouldCompact() {
 		return
@@ -171,8 +171,7 @@ func (s *Session) requestCompactLocked() {
 	}
 }
 
-// compactLocked writes the session log from the start when it has grown; the end of a command does it, too. s.mu is held, by the
-// runner.
+// compactLocked writes the session log from the start if it has grown. The runner calls it, with s.mu held.
 func (s *Session) compactLocked() {
 	if s.sessionLog == nil || s.ending != nil || s.resetting > 0 || s.running != nil && s.running.begun == nil || !s.sessionLog.ShouldCompact() {
 		return
@@ -184,7 +183,7 @@ func (s *Session) compactLocked() {
 		err = cmp.Or(err, e.Encode(&text))
 		items = append(items, sessionlog.Item{Text: text.Bytes()})
 	}
-	short := func(x loggedTombstone) { // of which there may be thousands: as it stands
+	short := func(x loggedTombstone) { // there may be thousands: they are copied as they are in the log
 		i := sessionlog.Item{Existing: x.loggedAt()}
 		if *i.Existing == (sessionlog.Position{}) {
 			i.Text = x.encode()
@@ -197,7 +196,7 @@ func (s *Session) compactLocked() {
 	for _, k := range s.retained.all {
 		switch r := k.endedWork.(type) {
 		case *endedExec:
-			if r.mayGrow() { // where its output ends is not known yet
+			if r.mayGrow() { // the end of its output is not known yet
 				items = append(items, sessionlog.Item{Text: r.encode()})
 				continue
 			}
@@ -219,7 +218,7 @@ func (s *Session) compactLocked() {
 			add(entry.Entry{Cancel: e.cancel})
 		}
 	}
-	add(entry.Entry{Session: s.entry()}) // behind what it counts
+	add(entry.Entry{Session: s.entry()}) // after the entries that it counts
 	add(entry.Entry{Shell: s.savedShell.Load()})
 	if s.revived != nil {
 		add(entry.Entry{Revived: s.revived})

@@ -18,42 +18,42 @@ import (
 	"trl/runtime/shell"
 )
 
-// closeGrace is between HUP and KILL where term.close does not say (PROTOCOL.md §6).
+// closeGrace is the time between HUP and KILL if term.close does not say.
 const closeGrace = 2 * time.Second
 
-// termRings is how many times a command's ring a terminal's is: a person who loads the page anew wants what was on it, and has
-// nothing else that keeps it. The memory is used as output comes.
+// termRings is how many times larger a terminal's ring is than a command's. A person who reloads the page wants its content again, and nothing else
+// keeps it. The memory is allocated as output comes.
 const termRings = 4
 
-// Terminal is one PTY and what runs in it: open or ended.
+// Terminal is one PTY and the processes in it: open or ended.
 type Terminal struct {
-	child             // its text is "" for the session's shell
-	nonce      string // of its shell's marks; set once
+	child             // its text is "" if the session's shell runs in it
+	nonce      string // in the marks of its shell; set once
 	marks      *screen.Marks
-	marksReady chan struct{}   // one token: marks has news
+	marksReady chan struct{}   // one token: there are new marks, or the screen is behind
 	terminal   *shell.Terminal // set once, when it starts
 
 	screen *screenstate.State // what it shows; set once
 
 	mu          sync.Mutex
 	cols, rows  int       // guarded by mu
-	viewers     []*Viewer // guarded by mu; in the order in which they came
-	controller  *Viewer   // guarded by mu; who types; nil: nobody that is attached
-	viewersEver int       // guarded by mu; who has ever come, for their ids
+	viewers     []*Viewer // guarded by mu; in the order of their coming
+	controller  *Viewer   // guarded by mu; the viewer that types; nil: none
+	viewersEver int       // guarded by mu; how many viewers there ever were, for their ids
 	lastClaim   int64     // guarded by mu; the latest claim
 }
 
 func errNoTerminal() error { return protocol.Errorf(protocol.TermNotFound, "no such terminal") }
 
-// OpenTerminal opens a terminal in the session's present state.
+// OpenTerminal opens a terminal in the session's current state.
 func (s *Session) OpenTerminal(ctx context.Context, q *protocol.TermOpen) (*Terminal, error) {
 	return s.openTerminal(ctx, q, nil)
 }
 
-// openTerminal: by is the guest's share, nil for the owner.
+// openTerminal is OpenTerminal. by is the guest's share link, nil for the owner.
 func (s *Session) openTerminal(ctx context.Context, q *protocol.TermOpen, by *Share) (*Terminal, error) {
 	same := *q
-	same.SessionRef, same.OnSlow, same.WindowBytes = protocol.SessionRef{}, "", 0 // id or name, it is this session; the others are of the connection
+	same.SessionRef, same.OnSlow, same.WindowBytes = protocol.SessionRef{}, "", 0 // the session is known, and the others concern the connection
 	return startOnce(ctx, s, "term.open", q.RequestKey, q.SessionRef, &same, by, func(ctx context.Context, r request) (*Terminal, error) {
 		return s.beginTerminal(ctx, q, r)
 	})
@@ -66,7 +66,7 @@ func (s *Session) beginTerminal(ctx context.Context, q *protocol.TermOpen, r req
 	if err := s.awaitShell(ctx); err != nil {
 		return nil, err
 	}
-	s.resetGate.RLock() // a shell that is being replaced on request has no state to start from
+	s.resetGate.RLock() // during a reset the shell has no state to start from
 	defer s.resetGate.RUnlock()
 	if err := s.pool.recordings.CheckPossible(q.Record); err != nil {
 		return nil, err
@@ -96,8 +96,8 @@ func (s *Session) beginTerminal(ctx context.Context, q *protocol.TermOpen, r req
 	s.appendLog(entry.Entry{Terminal: t.entry()})
 	s.watchers.Publish("term.opened", func() any { return t.Info() })
 	s.mu.Unlock()
-	terminal.Start() // not before it was written down
-	go t.watch()     // tells what happens in it; ended by its end, which the session's end brings about; finish waits for it
+	terminal.Start() // only after it was written down
+	go t.watch()     // tells what happens in it; ends with the terminal, which the session's end closes; finish waits for it
 	if r.key != (requestkey.Ref{}) {
 		s.pool.requestKeys.Complete(r.key, time.Now())
 	}
@@ -124,13 +124,13 @@ func newTerminal(w work, nonce string) *Terminal {
 	return t
 }
 
-// setSize sets the size with which it begins, before anybody knows it.
+// setSize sets the size at the start, before other code knows the terminal.
 func (t *Terminal) setSize(cols, rows int) {
 	t.cols, t.rows = cols, rows
 	t.screen.Resized(0, max(1, cols), max(1, rows))
 }
 
-// watch tells of the commands that end in it, and of its end; and keeps the screen of a full-screen program.
+// watch tells of commands that end in the terminal, and of its end. It also lets the screen follow a full-screen program.
 func (t *Terminal) watch() {
 	s := t.session
 	defer s.processTasks.Done()
@@ -151,7 +151,7 @@ func (t *Terminal) exitEvent() (string, func() any) {
 	return "term.exit", func() any { return t.exitInfo() }
 }
 
-// publishCommands tells those who are attached, after the output.
+// publishCommands tells the viewers of ended commands, after the output.
 func (t *Terminal) publishCommands() {
 	for _, c := range t.marks.Take() {
 		e := protocol.TermCommand{TermID: t.ID(), StreamID: t.stream, Command: c.Text, ExitCode: c.Code, Offset: c.Offset, EndOffset: c.End}
@@ -163,14 +163,14 @@ func (t *Terminal) publishCommands() {
 	}
 }
 
-// Terminals is all that are known, oldest first.
+// Terminals returns the terminals that are open or retained, oldest first.
 func (s *Session) Terminals() []*Terminal {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return byStart(s.terminals)
 }
 
-// inTerminalsLocked is what runs in the open terminals, oldest first. s.mu is held.
+// inTerminalsLocked lists the commands that run in the open terminals, oldest first. s.mu is held.
 func (s *Session) inTerminalsLocked() []protocol.TermRunning {
 	var all []protocol.TermRunning
 	for _, t := range byStart(s.terminals) {
@@ -178,7 +178,7 @@ func (s *Session) inTerminalsLocked() []protocol.TermRunning {
 			continue
 		}
 		text, since, marked := t.marks.Running()
-		if !marked && t.text != "" { // a program that is no shell with our marks
+		if !marked && t.text != "" { // the program is no shell with our marks
 			text, since = &t.text, t.startedAt
 		}
 		if text == nil {
@@ -193,7 +193,7 @@ func (s *Session) inTerminalsLocked() []protocol.TermRunning {
 	return all
 }
 
-// FindTerminal gives who's terminal, open or ended and retained.
+// FindTerminal finds a terminal of who's, open or retained.
 func (p *Pool) FindTerminal(who, id string) (*Terminal, error) {
 	if s := p.sessionOfID(who, 't', id); s != nil {
 		s.mu.Lock()
@@ -227,7 +227,7 @@ func (t *Terminal) info(state string) protocol.TermInfo {
 	return i
 }
 
-// exitInfo is the info once watch has seen the end.
+// exitInfo is the info after the end.
 func (t *Terminal) exitInfo() protocol.TermInfo {
 	i := t.info("exited")
 	code, signal := t.exitCode()
@@ -258,7 +258,7 @@ func (t *Terminal) Snapshot(ctx context.Context) (shot protocol.TermSnapshot, er
 	return shot, err
 }
 
-// Close ends the terminal and all that was started in it: HUP, TERM, KILL. It returns when that is done and told.
+// Close ends the terminal and all processes in it: HUP, TERM, KILL. It returns when the end was told.
 func (t *Terminal) Close(ctx context.Context, grace *protocol.Seconds) error {
 	d := closeGrace
 	if grace != nil {
@@ -274,7 +274,7 @@ func (t *Terminal) Close(ctx context.Context, grace *protocol.Seconds) error {
 	return t.awaitEnd(ctx)
 }
 
-// discard is endedWork's. s.mu is held.
+// discard implements endedWork. s.mu is held.
 func (t *Terminal) discard() {
 	t.journal.Drop()
 	if t.key == (requestkey.Ref{}) {

@@ -10,42 +10,42 @@ import (
 	"trl/runtime/shell"
 )
 
-// Label says who a viewer is, to those who ask who is there.
+// Label says who a viewer is.
 type Label struct {
 	Subject string // the principal's
-	Share   string // the share link by which it came; "": none, it is the owner
+	Share   string // the share link by which it came; "": it is the owner
 }
 
-// AttachRequest says how a client comes to a terminal.
+// AttachRequest says how a client attaches to a terminal.
 type AttachRequest struct {
 	Label      Label
-	Control    bool    // it wants to type
-	Claim      int64   // of an earlier attach, to come back as it was; 0: it takes over
-	Cols, Rows int     // its window; 0: it has not said
-	Replaces   *Viewer // what the same connection is so far, and is no more then; nil: nothing
-	Windowed   *Reader // what a client with a window reads with; nil: it has no window
+	Control    bool    // it asks for control
+	Claim      int64   // of an earlier attach, to return to the same place; 0: it takes over
+	Cols, Rows int     // the size of its window; 0: not known
+	Replaces   *Viewer // the viewer of the same connection so far, which ends; nil: none
+	Windowed   *Reader // the reader of a client with a flow control window; nil: it has none
 }
 
-// Viewer is one client at a terminal. Of those that asked for control the latest has it: it alone types and sets the size,
-// until it leaves; then the one before it does again. The others look.
+// Viewer is one client of a terminal. The latest one that asked for control has it: it alone types and sets the size. When it leaves, control goes
+// back to the one before it. The others watch.
 type Viewer struct {
 	t          *Terminal
 	id         string
 	label      Label
 	since      time.Time
-	reader     *Reader // of a client with a window; nil of others
-	claim      int64   // when it asked for control, µs since 1970, also over a restart; 0: it only looks
-	cols, rows int     // guarded by t.mu; what it asked for; 0: nothing yet
+	reader     *Reader // of a client with a flow control window; nil of others
+	claim      int64   // when it asked for control, in µs since 1970, kept over a restart; 0: it only watches
+	cols, rows int     // guarded by t.mu; the size that it asked for; 0: none yet
 	gone       bool    // guarded by t.mu
 }
 
-// DirectedEvent is a note in a terminal's journal that is for one of its clients.
+// DirectedEvent is a note in a terminal's journal for one of its viewers.
 type DirectedEvent struct {
 	To    *Viewer
 	Event protocol.Event
 }
 
-// AddViewer adds a client. It leaves with Leave.
+// AddViewer adds a client, until Leave.
 func (t *Terminal) AddViewer(a AttachRequest) *Viewer {
 	s := t.session
 	s.mu.Lock()
@@ -53,7 +53,7 @@ func (t *Terminal) AddViewer(a AttachRequest) *Viewer {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	v := &Viewer{t: t, label: a.Label, since: time.Now(), reader: a.Windowed}
-	if i := slices.Index(t.viewers, a.Replaces); i >= 0 { // else it has left, or is at another terminal
+	if i := slices.Index(t.viewers, a.Replaces); i >= 0 { // else it has left, or is a viewer of another terminal
 		b := a.Replaces
 		v.id, v.since, v.cols, v.rows, b.gone = b.id, b.since, b.cols, b.rows, true
 		t.viewers[i] = v
@@ -73,7 +73,7 @@ func (t *Terminal) AddViewer(a AttachRequest) *Viewer {
 	return v
 }
 
-// claimLocked is old, if that is one that was given, else one later than all. t.mu is held.
+// claimLocked returns old if it is a claim that was given before, and else a claim later than all. t.mu is held.
 func (t *Terminal) claimLocked(old int64) int64 {
 	now := max(t.lastClaim, time.Now().UnixMicro())
 	if old <= 0 || old > now {
@@ -83,10 +83,10 @@ func (t *Terminal) claimLocked(old int64) int64 {
 	return old
 }
 
-// Leave takes the client away. Idempotent.
+// Leave removes the viewer. Idempotent.
 func (v *Viewer) Leave() {
 	if v.removeOnce() {
-		_ = v.t.session.Touch() // the clock of a terminal that nobody looks at starts now
+		_ = v.t.session.Touch() // from now on the session may be idle
 	}
 }
 
@@ -106,8 +106,8 @@ func (v *Viewer) removeOnce() bool {
 	return true
 }
 
-// electControllerLocked finds who has control now, tells it and who has lost it, and applies its size. came, who has just come,
-// learns it by its answer. t.mu is held.
+// electControllerLocked finds the viewer that has control now, tells it and the one that lost control, and applies its size. came has just been
+// added and learns it from its answer. t.mu is held.
 func (t *Terminal) electControllerLocked(came *Viewer) {
 	had, has := t.controller, (*Viewer)(nil)
 	for _, v := range t.viewers {
@@ -131,8 +131,8 @@ func (t *Terminal) electControllerLocked(came *Viewer) {
 	}
 }
 
-// maxReadAhead is how much more of a terminal's output is read than the client in control has been sent, where that client has a window.
-// What was read comes before the answer to the next key, so it is little; it is enough that the client need not wait for the program.
+// maxReadAhead is how much of a terminal's output is read ahead of what was sent to the client in control, if that client has a flow control window.
+// It is little, because it delays the echo of the next key, and enough that the client does not wait for the program.
 const maxReadAhead = 64 << 10
 
 func (v *Viewer) setReadAhead(n int64) {
@@ -146,17 +146,17 @@ func (t *Terminal) sendControlLocked(to *Viewer, c protocol.TermControl) {
 	t.journal.Note(DirectedEvent{To: to, Event: protocol.Event{Name: "term.control", Data: &c}})
 }
 
-// publishViewersLocked tells who is there, to those who are and those who watch. The session's mu and t.mu are held.
+// publishViewersLocked tells the viewers and the session's watchers who is attached. The session's mu and t.mu are held.
 func (t *Terminal) publishViewersLocked() {
 	if !t.endedAt.IsZero() {
-		return // term.exit is the last that is told of it
+		return // term.exit is the last event of a terminal
 	}
 	data := &protocol.TermViewers{TermID: t.ID(), SessionID: t.session.id, StreamID: t.stream, Viewers: len(t.viewers), Attached: t.attachedLocked()}
 	t.journal.Note(protocol.Event{Name: "term.viewers", Data: data})
 	t.session.watchers.Publish("term.viewers", func() any { return data })
 }
 
-// attachedLocked is who is there, in the order in which they came. t.mu is held.
+// attachedLocked lists the viewers in the order of their coming. t.mu is held.
 func (t *Terminal) attachedLocked() []protocol.TermViewer {
 	all := make([]protocol.TermViewer, 0, len(t.viewers))
 	for _, v := range t.viewers {
@@ -173,28 +173,28 @@ func (v *Viewer) infoLocked() protocol.TermViewer {
 	return w
 }
 
-// isViewed reports whether a client is attached.
+// isViewed reports whether there is a viewer.
 func (t *Terminal) isViewed() bool {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	return len(t.viewers) > 0
 }
 
-// IsControlled reports whether a client that is attached has control.
+// IsControlled reports whether a viewer has control.
 func (t *Terminal) IsControlled() bool {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	return t.controller != nil
 }
 
-// Attached is what the client's answer tells of it.
+// Attached returns what the client's answer tells of the viewer.
 func (v *Viewer) Attached() (id, mode string, claim int64) {
 	v.t.mu.Lock()
 	defer v.t.mu.Unlock()
 	return v.id, v.infoLocked().Mode, v.claim
 }
 
-// checkControlLocked refuses what is for the client in control. t.mu is held.
+// checkControlLocked fails if the viewer does not have control. t.mu is held.
 func (v *Viewer) checkControlLocked() error {
 	switch {
 	case v.t.controller == v:
@@ -211,7 +211,7 @@ func (v *Viewer) checkControl() error {
 	return v.checkControlLocked()
 }
 
-// Input types. v is nil for a client that is not attached, which may: it owns the terminal.
+// Input types. v is nil for a client that is not attached; it may type because it owns the terminal.
 func (t *Terminal) Input(v *Viewer, p []byte) error {
 	if v != nil {
 		if err := v.checkControl(); err != nil {
@@ -232,8 +232,8 @@ func (t *Terminal) Input(v *Viewer, p []byte) error {
 	return inputFault(err)
 }
 
-// Resize is what v wants to be the size from now on; nil: a client that is not attached. To a terminal that has ended it
-// is nothing: a window that is being dragged must not be answered with a storm of errors.
+// Resize sets the size. v is nil for a client that is not attached. If the terminal has ended, it does nothing, because a client whose window is being
+// dragged must not get many errors.
 func (t *Terminal) Resize(v *Viewer, cols, rows int) error {
 	if t.hasEnded() {
 		return nil
@@ -250,7 +250,7 @@ func (t *Terminal) Resize(v *Viewer, cols, rows int) error {
 	return nil
 }
 
-// resizeLocked is nothing if that is the size: programs are told of changes only. t.mu is held; the kernel does not wait.
+// resizeLocked sets the size if it changes, because programs are told of each call. The kernel does not wait. t.mu is held.
 func (t *Terminal) resizeLocked(cols, rows int) {
 	if cols == t.cols && rows == t.rows || t.hasEnded() {
 		return

@@ -19,35 +19,34 @@ import (
 	"trl/runtime/shell"
 )
 
-// work is what an exec, a process and a terminal have in common: a request, output, and an end. What has ended stays readable while it is
-// retained.
+// work is what an exec, a process and a terminal have in common: a request, output, and an end. Ended work stays readable while it is retained.
 type work struct {
-	// set once, before anybody else knows it
+	// set once, before other code knows the work
 	stream    string // "st-" and its id
 	session   *Session
 	text      string // of a process or a terminal only the beginning
 	journal   *journal.Journal
-	key       requestkey.Ref         // zero when the request had none
+	key       requestkey.Ref         // zero: the request had none
 	params    requestkey.Fingerprint // of that request
-	recording string                 // the id of its recording; "": none is wanted
-	done      chan struct{}          // closed when it has ended and that has been told
+	recording string                 // the id of its recording; "": it is not recorded
+	done      chan struct{}          // closed when it has ended and the end was told
 
 	// guarded by session.mu
-	startedAt        time.Time           // as people are told; zero: it waits
-	beganAt          time.Time           // the same as this process counts
-	recorder         *recording.Recorder // nil: nobody records it, or it has not begun
-	recordingDeleted bool                // somebody deleted the recording while it was made
+	startedAt        time.Time           // by the wall clock, for people; zero: it waits
+	beganAt          time.Time           // the same moment, as this process counts
+	recorder         *recording.Recorder // nil: it is not recorded, or has not begun
+	recordingDeleted bool                // the recording was deleted while it was made
 
-	// set with session.mu held, before done is closed; read with it held, or after
+	// set with session.mu held, before done is closed; read with session.mu held, or after done
 	endedAt   time.Time // zero: it has not ended
 	endOffset int64     // the journal's size at the end
 }
 
-// A request asks for work.
+// A request is what work is started for.
 type request struct {
-	key    requestkey.Ref         // zero: it has no request_key
-	params requestkey.Fingerprint // of what a retry must repeat
-	by     *Share                 // the guest's link; nil: the owner asks
+	key    requestkey.Ref         // zero: no request_key
+	params requestkey.Fingerprint // a retry must have the same
+	by     *Share                 // the guest's share link; nil: the owner sent it
 }
 
 // startOnce starts work, or finds what an earlier request with the same request_key started. params is what a retry must repeat.
@@ -58,7 +57,7 @@ func startOnce[T any](ctx context.Context, s *Session, method, key string, in pr
 	}
 	q.key, q.params = s.newKeyRef(key, in, by), requestkey.FingerprintOf(method, params)
 	return once(ctx, s.pool, q.key, q.params, func() (T, error) {
-		return start(context.WithoutCancel(ctx), q) // who joined must not fail because the first one left
+		return start(context.WithoutCancel(ctx), q) // a retry that waits must not fail because the first client has gone
 	})
 }
 
@@ -80,7 +79,7 @@ func once[T any](ctx context.Context, p *Pool, ref requestkey.Ref, params reques
 	return requestkey.Once(ctx, &p.requestKeys, ref, params, start)
 }
 
-// newWork makes the work that a request asks for. kind is its id's.
+// newWork makes the work of a request. kind is the kind of its id.
 func (s *Session) newWork(kind byte, text string, ring int, q request) work {
 	return work{
 		stream:  ids.New(ids.StreamPrefix, kind, s.pool.epoch, s.tag, ids.MemberLen),
@@ -88,22 +87,22 @@ func (s *Session) newWork(kind byte, text string, ring int, q request) work {
 	}
 }
 
-// ID is the id that clients know it by.
+// ID returns the id that clients know.
 func (w *work) ID() string { return w.stream[len(ids.StreamPrefix):] }
 
-// StreamID is that of its output.
+// StreamID returns the id of its output.
 func (w *work) StreamID() string { return w.stream }
 
-// Session is the one it belongs to.
+// Session returns the session that it belongs to.
 func (w *work) Session() *Session { return w.session }
 
-// Journal is its output. It is closed when nobody can write to it any more, which is after Done where jobs still run.
+// Journal returns its output. The journal is closed when no process can write to it any more, which is after Done if jobs still run.
 func (w *work) Journal() *journal.Journal { return w.journal }
 
-// Done is closed when it has ended, its output up to then is in the journal, and the end has been told.
+// Done is closed when it has ended, its output is in the journal, and the end was told.
 func (w *work) Done() <-chan struct{} { return w.done }
 
-// EndOffset is, after Done, the journal's size when it ended. What follows was written by jobs that it left behind.
+// EndOffset returns, after Done, the journal's size at the end. Jobs that it left behind wrote what follows.
 func (w *work) EndOffset() int64 { return w.endOffset }
 
 func (w *work) hasEnded() bool {
@@ -119,28 +118,28 @@ func (w *work) endTime() time.Time { return w.endedAt }
 
 func (w *work) mayGrow() bool { return !w.journal.Closed() }
 
-// workWeight is what an ended process or terminal takes beside its text and its output.
+// workWeight is how many bytes an ended process or terminal takes in addition to its text and its output.
 const workWeight = 4 << 10
 
 func (w *work) weight() int64 { return workWeight + int64(len(w.text)) + w.journal.Memory() }
 
-// record begins the recording that is wanted, or goes on with it. s.mu is held, or nobody else knows the session.
+// record begins or continues the recording, if there is to be one. s.mu is held, or nobody else knows the session.
 func (w *work) record(source func() recording.Source) {
 	if r := w.session.pool.recordings; w.recording != "" && !r.HasEnded(w.recording) {
 		w.recorder = r.Start(source())
 	}
 }
 
-// child is what a process and a terminal have in common: processes of the operating system in a scope of their own, beside the shell.
+// child is what a process and a terminal have in common: processes of the operating system in a scope of their own.
 type child struct {
 	work
 	pid  int        // set once, when it starts
-	lost []string   // set once, when it starts; what of the session's state it began without
-	live *int       // which of its session's counts it is in
+	lost []string   // set once, when it starts; the parts of the session's state that it lacks
+	live *int       // the count of its session that it is part of
 	exit own.Status // set with endedAt
 }
 
-// A runningChild is what the runtime has of one.
+// A runningChild is a *shell.Process or a *shell.Terminal.
 type runningChild interface {
 	Pid() int
 	Exited() <-chan struct{}
@@ -158,7 +157,7 @@ type endedChild interface {
 
 func (c *child) base() *child { return c }
 
-// reserveSlot counts one more process or terminal, or says why there is no place for it. Its goroutine ends with processTasks.Done.
+// reserveSlot counts one more process or terminal, or fails. The goroutine that watches it calls processTasks.Done at its end.
 func (s *Session) reserveSlot(live *int, by *Share) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -175,7 +174,7 @@ func (s *Session) reserveSlot(live *int, by *Share) error {
 	return nil
 }
 
-// releaseSlot takes back what reserveSlot did, for what could not be started because of err, and says what a client is told.
+// releaseSlot undoes reserveSlot for a process or terminal that did not start because of err, and returns the error for the client.
 func (s *Session) releaseSlot(live *int, err error) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -191,7 +190,7 @@ func (s *Session) releaseSlot(live *int, err error) error {
 	return shells.CommandFault(err)
 }
 
-// finishChild writes down and tells the end of a process or a terminal that has exited. Its output is in the journal.
+// finishChild writes down and tells the end of a process or terminal that has exited. All of its output is in the journal.
 func (s *Session) finishChild(x endedChild, running runningChild, kind EndKind) {
 	c := x.base()
 	s.mu.Lock()
@@ -212,7 +211,7 @@ func (s *Session) finishChild(x endedChild, running runningChild, kind EndKind) 
 	close(c.done)
 }
 
-// exitCode is how it ended: the exit code, 128+N for signal N, and that signal's name.
+// exitCode returns the exit code, or 128+N and the name of the signal N that ended it.
 func (c *child) exitCode() (code int, signal string) {
 	if c.exit.Signal != 0 {
 		return protocol.SignalExitCode(c.exit.Signal), protocol.SignalName(c.exit.Signal)
@@ -220,7 +219,7 @@ func (c *child) exitCode() (code int, signal string) {
 	return c.exit.Code, ""
 }
 
-// awaitEnd returns when the end has been told.
+// awaitEnd returns when the end was told.
 func (c *child) awaitEnd(ctx context.Context) error {
 	select {
 	case <-c.done:
@@ -230,12 +229,12 @@ func (c *child) awaitEnd(ctx context.Context) error {
 	}
 }
 
-// byStart is all of a table, oldest first.
+// byStart returns all of a table, oldest first.
 func byStart[T interface{ base() *child }](table map[string]T) []T {
 	return slices.SortedFunc(maps.Values(table), func(a, b T) int { return a.base().startedAt.Compare(b.base().startedAt) })
 }
 
-// endChildren ends the processes and the terminals, all at once, and returns when that is done and told.
+// endChildren ends all processes and terminals at once, and returns when their ends were told.
 func (s *Session) endChildren(ctx context.Context, grace time.Duration) {
 	var all sync.WaitGroup // each goroutine ends with its process or terminal
 	end := func(what string, kill func() error) {
@@ -256,16 +255,16 @@ func (s *Session) endChildren(ctx context.Context, grace time.Duration) {
 	all.Wait()
 }
 
-// An endedWork is an exec, a process or a terminal that has ended and may still be asked about.
+// An endedWork is an exec, a process or a terminal that has ended and is retained.
 type endedWork interface {
 	ID() string
 	endTime() time.Time
 	weight() int64 // bytes that it takes now
-	mayGrow() bool // jobs left behind may add some
-	discard()      // it is not asked about any more: its request_key, if that lives longer, shall hold no output
+	mayGrow() bool // jobs that it left behind may add output
+	discard()      // called when it is no longer retained: its request_key, if remembered longer, shall keep no output
 }
 
-// What a stream is to those who follow one: web reads it without knowing what keeps it.
+// web reads streams under these names.
 type (
 	Journal     = journal.Journal
 	Reader      = journal.Reader
@@ -273,5 +272,5 @@ type (
 	ReadOptions = journal.Options
 )
 
-// ErrOffsetBeyondEnd: an offset that the stream has not reached.
+// ErrOffsetBeyondEnd is for an offset that the stream has not reached.
 var ErrOffsetBeyondEnd = journal.ErrOffsetBeyondEnd
