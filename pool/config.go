@@ -1,6 +1,7 @@
 package pool
 
 import (
+	"cmp"
 	"time"
 
 	"trl/pool/recording"
@@ -62,12 +63,12 @@ type effectiveConfig struct {
 }
 
 func newEffectiveConfig(c Config) *effectiveConfig {
-	valueOr(&c.MaxSessions, 256)
-	valueOr(&c.MaxKeys, requestkey.DefaultMax)
-	valueOr(&c.DefaultShell, "/bin/sh")
-	valueOr(&c.DefaultDir, "/tmp")
-	valueOr(&c.RingBytes, 1<<20)
-	valueOr(&c.MaxOutput, 64<<20)
+	c.MaxSessions = cmp.Or(c.MaxSessions, 256)
+	c.MaxKeys = cmp.Or(c.MaxKeys, requestkey.DefaultMax)
+	c.DefaultShell = cmp.Or(c.DefaultShell, "/bin/sh")
+	c.DefaultDir = cmp.Or(c.DefaultDir, "/tmp")
+	c.RingBytes = cmp.Or(c.RingBytes, 1<<20)
+	c.MaxOutput = cmp.Or(c.MaxOutput, 64<<20)
 	return &effectiveConfig{Config: c, shells: shells.NewList(c.Shells, c.DefaultShell, c.BaseEnv)}
 }
 

@@ -310,12 +310,10 @@ func (e *Exec) endQueued(how func()) {
 
 // wakeWaiters wakes all that wait for the end. The key comes first, because a retry after a refusal must not get the same refusal.
 func (e *Exec) wakeWaiters() {
-	if e.key != (requestkey.Ref{}) {
-		if e.failure != nil { // it never ran, so a retry may run
-			e.session.pool.requestKeys.Drop(e.key)
-		} else {
-			e.session.pool.requestKeys.Complete(e.key, e.endedAt)
-		}
+	if e.failure != nil { // it never ran, so a retry may run
+		e.session.pool.requestKeys.Drop(e.key)
+	} else {
+		e.session.pool.requestKeys.Complete(e.key, e.endedAt)
 	}
 	e.output.Release()
 	close(e.done)

@@ -76,44 +76,54 @@ func (p *Pool) sessionOfID(who string, kind byte, id string) *Session {
 	return nil
 }
 
-// sessionByTag finds the session with a tag. If there is none yet, it waits for sessions that are being restored.
+// sessionByTag finds the session with a tag.
 func (p *Pool) sessionByTag(tag string) *Session {
-	look := func() *Session {
+	return lookUp(p, func() *Session { return p.tags[tag] })
+}
+
+// lookUp calls in with p.mu held. If there is nothing yet, it waits for sessions that are being restored, and calls in again.
+func lookUp[T any](p *Pool, in func() *T) *T {
+	look := func() *T {
 		p.mu.RLock()
 		defer p.mu.RUnlock()
-		return p.tags[tag]
+		return in()
 	}
-	if s := look(); s != nil || p.awaitRecovered("") != nil {
-		return s
+	if x := look(); x != nil || p.awaitRecovered("") != nil {
+		return x
 	}
 	return look()
 }
 
-// FindExec finds an exec of who's: queued, running or retained.
-func (p *Pool) FindExec(who, id string) (*Exec, error) {
-	if s := p.sessionOfID(who, 'x', id); s != nil {
+// findWork finds an exec, a process or a terminal of who's. in looks for it in its session, with s.mu held.
+func findWork[T any](p *Pool, who string, kind byte, id string, missing error, in func(*Session) *T) (*T, error) {
+	if s := p.sessionOfID(who, kind, id); s != nil {
 		s.mu.Lock()
 		defer s.mu.Unlock()
-		if e := s.execs[id]; e != nil {
-			return e, nil
-		}
-		if x := s.endedExecs[id]; x != nil {
-			return x.toExec(), nil
+		if x := in(s); x != nil {
+			return x, nil
 		}
 	}
-	return nil, p.notFoundError('x', id, errNoExec())
+	return nil, p.notFoundError(kind, id, missing)
+}
+
+// FindExec finds an exec of who's: queued, running or retained.
+func (p *Pool) FindExec(who, id string) (*Exec, error) {
+	return findWork(p, who, 'x', id, errNoExec(), func(s *Session) *Exec {
+		if x := s.endedExecs[id]; x != nil {
+			return x.toExec()
+		}
+		return s.execs[id]
+	})
 }
 
 // FindProcess finds a process of who's, running or retained.
 func (p *Pool) FindProcess(who, id string) (*Process, error) {
-	if s := p.sessionOfID(who, 'p', id); s != nil {
-		s.mu.Lock()
-		defer s.mu.Unlock()
-		if proc := s.processes[id]; proc != nil {
-			return proc, nil
-		}
-	}
-	return nil, p.notFoundError('p', id, errNoProcess())
+	return findWork(p, who, 'p', id, errNoProcess(), func(s *Session) *Process { return s.processes[id] })
+}
+
+// FindTerminal finds a terminal of who's, open or retained.
+func (p *Pool) FindTerminal(who, id string) (*Terminal, error) {
+	return findWork(p, who, 't', id, errNoTerminal(), func(s *Session) *Terminal { return s.terminals[id] })
 }
 
 // Owner returns the owner and the session of the session, exec, process or terminal with this id, or "".
@@ -186,13 +196,5 @@ func (p *Pool) IsLive(id string) bool {
 	p.mu.RLock()
 	s := p.sessions[id]
 	p.mu.RUnlock()
-	if s == nil {
-		return false
-	}
-	select {
-	case <-s.ended:
-		return false
-	default:
-		return true
-	}
+	return s != nil && !isClosed(s.ended)
 }

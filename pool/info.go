@@ -1,10 +1,9 @@
 package pool
 
 import (
-	"bytes"
+	"fmt"
 	"os"
 	"slices"
-	"strconv"
 	"time"
 
 	"trl/metrics"
@@ -160,11 +159,9 @@ func (s *Session) Execs() []protocol.ExecEntry {
 			started := e.startedAt
 			x.State, x.StartedAt = "running", &started
 		}
-		select {
-		case <-e.done:
+		if e.hasEnded() {
 			exit := e.exit
 			x.State, x.Exit = "ended", &exit
-		default:
 		}
 		entries = append(entries, x)
 	}
@@ -206,14 +203,8 @@ func (p *Pool) Stats() protocol.Stats {
 
 // residentBytes returns the resident memory of this process, or 0 if proc(5) does not tell.
 func residentBytes() int64 {
-	text, err := os.ReadFile("/proc/self/statm")
-	if err != nil {
-		return 0
-	}
-	fields := bytes.Fields(text)
-	if len(fields) < 2 {
-		return 0
-	}
-	pages, _ := strconv.ParseInt(string(fields[1]), 10, 64)
-	return pages * int64(os.Getpagesize())
+	text, _ := os.ReadFile("/proc/self/statm")
+	var size, resident int64 // in pages
+	_, _ = fmt.Sscan(string(text), &size, &resident)
+	return resident * int64(os.Getpagesize())
 }

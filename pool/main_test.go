@@ -136,3 +136,27 @@ func output(t testing.TB, e *Exec, text string) {
 	t.Helper()
 	testkit.Eventually(t, "output "+text, func() bool { return strings.Contains(e.Partial().Stdout, text) })
 }
+
+// Result is Answer in the form that clients decode.
+func (e *Exec) Result(clean bool) protocol.ExecResult {
+	a := e.Answer(clean)
+	return a.Result()
+}
+
+// Partial is PartialAnswer in the form that clients decode.
+func (e *Exec) Partial() protocol.ExecResult { a := e.PartialAnswer(); return a.Result() }
+
+// Since is AnswerSince in the form that clients decode.
+func (e *Exec) Since(offset int64) (protocol.ExecResult, error) {
+	a, err := e.AnswerSince(offset)
+	if err != nil {
+		return protocol.ExecResult{}, err
+	}
+	return a.Result(), nil
+}
+
+// Create makes a session and returns when its shell answers. The session goes on after ctx is done.
+func (p *Pool) Create(ctx context.Context, who string, q *protocol.SessionCreate) (*Session, error) {
+	s, _, err := p.CreateOrFind(ctx, who, q)
+	return s, err
+}

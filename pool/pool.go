@@ -9,6 +9,7 @@
 package pool
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"slices"
@@ -104,10 +105,10 @@ type outcomeSeries struct {
 
 // New makes a pool of no sessions; Start starts it.
 func New(c Config, k own.Keeper, m *metrics.Metrics, log zerolog.Logger) *Pool {
-	valueOr(&c.KeptOutput, maxKeptOutput)
-	valueOr(&c.MaxRetained, maxRetained)
-	valueOr(&c.MaxRetainedBytesOfPrincipal, maxRetainedOf)
-	valueOr(&c.MaxRetainedBytes, maxRetainedBytes)
+	c.KeptOutput = cmp.Or(c.KeptOutput, maxKeptOutput)
+	c.MaxRetained = cmp.Or(c.MaxRetained, maxRetained)
+	c.MaxRetainedBytesOfPrincipal = cmp.Or(c.MaxRetainedBytesOfPrincipal, maxRetainedOf)
+	c.MaxRetainedBytes = cmp.Or(c.MaxRetainedBytes, maxRetainedBytes)
 	p := &Pool{
 		base: &shell.Base{Keeper: k, Metrics: m, Log: log}, metrics: m, log: log,
 		execSeries: map[string]outcomeSeries{},
@@ -143,13 +144,6 @@ func AllButReserve(n int) int { return n - n/8 }
 // ExemptFromReserve sets which principals may have all sessions of the server, if MaxPerPrincipal is 0. It is called before Start. f is called
 // without a lock.
 func (p *Pool) ExemptFromReserve(f func(who string) bool) { p.isExempt = f }
-
-func valueOr[T comparable](v *T, otherwise T) {
-	var zero T
-	if *v == zero {
-		*v = otherwise
-	}
-}
 
 // Start publishes the pool's gauges. When all sessions are restored it ends the recordings that no session goes on with, and begins to keep
 // warm shells.
@@ -193,11 +187,8 @@ func (p *Pool) Close(ctx context.Context) error {
 	}
 	p.mu.Lock()
 	p.closing = true
-	all := make([]*Session, 0, len(p.sessions))
-	for _, s := range p.sessions {
-		all = append(all, s)
-	}
 	p.mu.Unlock()
+	all := p.all()
 
 	grace := defaultGrace
 	if deadline, ok := ctx.Deadline(); ok { // leave time for KILL
@@ -229,14 +220,8 @@ func (p *Pool) Close(ctx context.Context) error {
 	return p.recordings.Wait(ctx)
 }
 
-// Create makes a session and returns when its shell answers. The session goes on after ctx is done.
-func (p *Pool) Create(ctx context.Context, who string, q *protocol.SessionCreate) (*Session, error) {
-	s, _, err := p.CreateOrFind(ctx, who, q)
-	return s, err
-}
-
-// CreateOrFind is Create, and reports whether it made the session. An earlier request with the same request_key counts as this one. If nothing
-// was made, if_exists found the session.
+// CreateOrFind makes a session, or finds the one that if_exists asks for, and returns when its shell answers. The session goes on after ctx is
+// done. made is also true if an earlier request with the same request_key made the session.
 func (p *Pool) CreateOrFind(ctx context.Context, who string, q *protocol.SessionCreate) (s *Session, made bool, err error) {
 	if q.RequestKey == "" {
 		return p.create(ctx, who, q)

@@ -59,16 +59,14 @@ func (s *Session) beginProcess(ctx context.Context, q *protocol.ProcessStart, r 
 	if q.Timeout != nil {
 		p.timeout = q.Timeout.Duration()
 	}
-	if err := s.reserveSlot(p.live, r.by); err != nil {
+	if err := s.reserveSlot(&p.child, r.by); err != nil {
 		return nil, err
 	}
-	p.startedAt = time.Now()
-	p.beganAt = p.startedAt
 	process, err := s.shell.PrepareProcess(shell.ProcessSpec{
 		Text: q.Command, Dir: q.WorkingDir, Env: shells.WithoutID(q.Env), OpenStdin: q.Stdin == "open", Journal: p.journal,
 	})
 	if err != nil {
-		return nil, s.releaseSlot(p.live, err)
+		return nil, s.releaseSlot(&p.child, err)
 	}
 	p.process, p.pid, p.lost = process, process.Pid(), process.Saved().Lost
 	s.mu.Lock()
@@ -79,9 +77,7 @@ func (s *Session) beginProcess(ctx context.Context, q *protocol.ProcessStart, r 
 	s.mu.Unlock()
 	process.Start() // only after it was written down
 	go p.watch()    // #nosec G118 -- outlives its request; waits for the process's end, which the session's end brings about; finish waits for it
-	if r.key != (requestkey.Ref{}) {
-		s.pool.requestKeys.Complete(r.key, time.Now())
-	}
+	s.pool.requestKeys.Complete(r.key, time.Now())
 	return p, nil
 }
 
@@ -208,14 +204,7 @@ func (p *Process) Signal(sig syscall.Signal) error {
 }
 
 // isSessionOver reports whether the session is TERMINATED, and no process of it is left.
-func (p *Process) isSessionOver() bool {
-	select {
-	case <-p.session.ended:
-		return true
-	default:
-		return false
-	}
-}
+func (p *Process) isSessionOver() bool { return isClosed(p.session.ended) }
 
 // discard implements endedWork. s.mu is held.
 func (p *Process) discard() {

@@ -23,12 +23,6 @@ func (e *Exec) CopiedBytes(offset int64, clean bool) int64 {
 // Clean reports whether the request asked for output without escape sequences.
 func (e *Exec) Clean() bool { return e.clean }
 
-// Result is Answer in the form that clients decode.
-func (e *Exec) Result(clean bool) protocol.ExecResult {
-	a := e.Answer(clean)
-	return a.Result()
-}
-
 // Answer is exec.run's answer. After Done.
 func (e *Exec) Answer(clean bool) *protocol.ExecAnswer {
 	r, _ := e.since(0, clean)
@@ -36,22 +30,10 @@ func (e *Exec) Answer(clean bool) *protocol.ExecAnswer {
 	return r
 }
 
-// Partial is PartialAnswer in the form that clients decode.
-func (e *Exec) Partial() protocol.ExecResult { a := e.PartialAnswer(); return a.Result() }
-
 // PartialAnswer is exec.run's answer if yield_ms is over before the command has ended.
 func (e *Exec) PartialAnswer() *protocol.ExecAnswer {
 	r, _ := e.since(0, e.clean)
 	return r
-}
-
-// Since is AnswerSince in the form that clients decode.
-func (e *Exec) Since(offset int64) (protocol.ExecResult, error) {
-	a, err := e.AnswerSince(offset)
-	if err != nil {
-		return protocol.ExecResult{}, err
-	}
-	return a.Result(), nil
 }
 
 // AnswerSince is exec.wait's answer: the output from offset on.

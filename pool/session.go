@@ -1,6 +1,7 @@
 package pool
 
 import (
+	"cmp"
 	"context"
 	"maps"
 	"sync"
@@ -63,7 +64,7 @@ func (p *Pool) specFor(who string, q *protocol.SessionCreate) (sessionSpec, erro
 	if t.shell, err = r.shells.Resolve(who, q.Shell); err != nil {
 		return t, err
 	}
-	valueOr(&t.dir, r.DefaultDir)
+	t.dir = cmp.Or(t.dir, r.DefaultDir)
 	if err := shells.CheckDir(who, t.dir); err != nil {
 		return t, err
 	}

@@ -68,15 +68,7 @@ func (s *Session) Shares() []protocol.Share {
 // FindShare finds the link of a token, if it has not ended. It looks for the token's hash, so the time that this takes tells nothing about tokens.
 func (p *Pool) FindShare(token string) (*Share, bool) {
 	hash := share.HashOf(token)
-	look := func() *Share {
-		p.mu.RLock()
-		defer p.mu.RUnlock()
-		return p.shares[hash]
-	}
-	sh := look()
-	if sh == nil && p.awaitRecovered("") == nil { // perhaps of a session that is being restored
-		sh = look()
-	}
+	sh := lookUp(p, func() *Share { return p.shares[hash] })
 	if sh == nil || sh.Expired(time.Now()) {
 		return nil, false
 	}

@@ -77,16 +77,14 @@ func (s *Session) beginTerminal(ctx context.Context, q *protocol.TermOpen, r req
 		t.recording = s.newRecordingID()
 	}
 	t.marks.Live()
-	if err := s.reserveSlot(t.live, r.by); err != nil {
+	if err := s.reserveSlot(&t.child, r.by); err != nil {
 		return nil, err
 	}
-	t.startedAt = time.Now()
-	t.beganAt = t.startedAt
 	terminal, err := s.shell.PrepareTerminal(shell.TerminalSpec{
 		Text: q.Command, Dir: q.WorkingDir, Env: shells.WithoutID(q.Env), Cols: q.Cols, Rows: q.Rows, Nonce: t.nonce, Journal: t.journal,
 	})
 	if err != nil {
-		return nil, s.releaseSlot(t.live, err)
+		return nil, s.releaseSlot(&t.child, err)
 	}
 	t.terminal, t.pid, t.lost = terminal, terminal.Pid(), terminal.Saved().Lost
 	s.mu.Lock()
@@ -98,9 +96,7 @@ func (s *Session) beginTerminal(ctx context.Context, q *protocol.TermOpen, r req
 	s.mu.Unlock()
 	terminal.Start() // only after it was written down
 	go t.watch()     // tells what happens in it; ends with the terminal, which the session's end closes; finish waits for it
-	if r.key != (requestkey.Ref{}) {
-		s.pool.requestKeys.Complete(r.key, time.Now())
-	}
+	s.pool.requestKeys.Complete(r.key, time.Now())
 	return t, nil
 }
 
@@ -191,18 +187,6 @@ func (s *Session) inTerminalsLocked() []protocol.TermRunning {
 		all = append(all, r)
 	}
 	return all
-}
-
-// FindTerminal finds a terminal of who's, open or retained.
-func (p *Pool) FindTerminal(who, id string) (*Terminal, error) {
-	if s := p.sessionOfID(who, 't', id); s != nil {
-		s.mu.Lock()
-		defer s.mu.Unlock()
-		if t := s.terminals[id]; t != nil {
-			return t, nil
-		}
-	}
-	return nil, p.notFoundError('t', id, errNoTerminal())
 }
 
 // Info is what term.list lists.

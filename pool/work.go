@@ -105,9 +105,11 @@ func (w *work) Done() <-chan struct{} { return w.done }
 // EndOffset returns, after Done, the journal's size at the end. Jobs that it left behind wrote what follows.
 func (w *work) EndOffset() int64 { return w.endOffset }
 
-func (w *work) hasEnded() bool {
+func (w *work) hasEnded() bool { return isClosed(w.done) }
+
+func isClosed(c <-chan struct{}) bool {
 	select {
-	case <-w.done:
+	case <-c:
 		return true
 	default:
 		return false
@@ -158,7 +160,7 @@ type endedChild interface {
 func (c *child) base() *child { return c }
 
 // reserveSlot counts one more process or terminal, or fails. The goroutine that watches it calls processTasks.Done at its end.
-func (s *Session) reserveSlot(live *int, by *Share) error {
+func (s *Session) reserveSlot(c *child, by *Share) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	switch {
@@ -169,17 +171,19 @@ func (s *Session) reserveSlot(live *int, by *Share) error {
 	case s.liveProcesses+s.openTerminals >= maxProcesses:
 		return protocol.Errorf(protocol.LimitExceeded, "session has %d processes and terminals", maxProcesses).With("limit", maxProcesses)
 	}
-	*live++
+	*c.live++
 	s.processTasks.Add(1)
+	c.startedAt = time.Now()
+	c.beganAt = c.startedAt
 	return nil
 }
 
 // releaseSlot undoes reserveSlot for a process or terminal that did not start because of err, and returns the error for the client.
-func (s *Session) releaseSlot(live *int, err error) error {
+func (s *Session) releaseSlot(c *child, err error) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.touchLocked(time.Now())
-	*live--
+	*c.live--
 	s.processTasks.Done()
 	if s.ending != nil {
 		return s.errEndedLocked()

@@ -17,7 +17,7 @@ import (
 const (
 	epochLen  = 8  // 40 bits: a server restarted every second for a year meets its own mark with 1 : 30,000
 	TagLen    = 6  // unique by construction, see Pool.register
-	RandomLen = 21 // 105 bits (PROTOCOL.md §3 asks for 100)
+	RandomLen = 21 // 105 bits; PROTOCOL.md promises 100
 	MemberLen = 13 // 65 bits: within one session, and behind the principal check
 	checkLen  = 4  // 20 bits: one in a million made-up ids answers "lost", which is no secret
 

@@ -237,8 +237,11 @@ func (t *Table) Find(ref Ref) *Request {
 	return t.requests[own]
 }
 
-// Complete starts the retention time of a key.
+// Complete starts the retention time of a key. The zero Ref is no key.
 func (t *Table) Complete(ref Ref, now time.Time) {
+	if ref == (Ref{}) {
+		return
+	}
 	own, _ := ref.ids()
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -250,8 +253,11 @@ func (t *Table) Complete(ref Ref, now time.Time) {
 	t.completed = append(t.completed, q)
 }
 
-// Drop forgets a key whose request was accepted and then did not run.
+// Drop forgets a key whose request was accepted and then did not run. The zero Ref is no key.
 func (t *Table) Drop(ref Ref) {
+	if ref == (Ref{}) {
+		return
+	}
 	own, _ := ref.ids()
 	t.mu.Lock()
 	defer t.mu.Unlock()
