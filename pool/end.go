@@ -170,13 +170,7 @@ func (s *Session) errEndedLocked() *protocol.Error {
 	return protocol.Errorf(protocol.SessionTerminated, "session has ended").With("reason", s.ending.reason)
 }
 
-func (s *Session) errEnded() *protocol.Error {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	return s.errEndedLocked()
-}
-
-// refusal is the error of commands that wait while the session ends. If the session got no shell, it says why.
+// refusal is the error of requests that wait while the session ends. If the session got no shell, it says why.
 func (s *Session) refusal() *protocol.Error {
 	s.mu.Lock()
 	defer s.mu.Unlock()

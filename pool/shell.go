@@ -197,7 +197,7 @@ func (s *Session) Reset(ctx context.Context) error {
 	select {
 	case s.resets <- done:
 	case <-s.ended: // the runner has left
-		return s.errEnded()
+		return s.refusal()
 	}
 	select {
 	case err := <-done:
