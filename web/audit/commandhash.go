@@ -13,24 +13,24 @@ import (
 	"strings"
 )
 
-// CommandPolicy is what is written of a command's text.
+// CommandPolicy says what the log has of a command's text.
 type CommandPolicy string
 
 const (
-	// HashCommands tells whether two commands were the same, and, to who has the key, whether it was a given one. It is keyed: most
-	// commands are short and well known, and a plain hash of `ls` is as good as `ls`.
+	// HashCommands shows whether two commands were the same, and, to a holder of the key, whether it was a given one. The hash has a key because most
+	// commands are short and well known, so that a plain hash would reveal them.
 	HashCommands   CommandPolicy = "hash"
-	RedactCommands CommandPolicy = "redact" // its length alone
-	KeepCommands   CommandPolicy = "full"   // the text, secrets in it included
+	RedactCommands CommandPolicy = "redact" // only its length
+	KeepCommands   CommandPolicy = "full"   // the text, including secrets in it
 )
 
-// maxText is what Full keeps of one command.
+// maxText is how much of a command KeepCommands keeps.
 const maxText = 16 << 10
 
-// HashKeyFile is where the key of Hash is, beside the log.
+// HashKeyFile returns the path of the key for HashCommands, beside the log.
 func HashKeyFile(log string) string { return log + ".key" }
 
-// A HashKey makes the hashes of commands.
+// A HashKey computes the hashes of commands.
 type HashKey []byte
 
 // ReadHashKey reads a key file.
@@ -46,7 +46,7 @@ func ReadHashKey(path string) (HashKey, error) {
 	return key, nil
 }
 
-// makeHashKey reads the key, and makes it where there is none. It appears whole or not at all.
+// makeHashKey reads the key, and creates it if there is none. The file appears completely or not at all.
 func makeHashKey(path string) (HashKey, error) {
 	key, err := ReadHashKey(path)
 	if !errors.Is(err, fs.ErrNotExist) {
@@ -69,14 +69,14 @@ func makeHashKey(path string) (HashKey, error) {
 	return key, nil
 }
 
-// Hash is what stands for a command in a log with this key.
+// Hash returns what a log with this key has in place of a command.
 func (k HashKey) Hash(command string) string {
 	mac := hmac.New(sha256.New, k)
 	mac.Write([]byte(command))
 	return "hmac-sha256:" + hex.EncodeToString(mac.Sum(nil))
 }
 
-// applyPolicy turns Text into what may be written.
+// applyPolicy sets the fields that the log may have of Text.
 func (e *Entry) applyPolicy(c CommandPolicy, k HashKey) {
 	if e.Text == "" {
 		return

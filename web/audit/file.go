@@ -17,29 +17,29 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// maxTail is how far back a whole line is looked for: several times the longest that there is.
+// maxTail is how far from the end a complete line is searched for: several times the longest line.
 const maxTail = 4 << 20
 
-// file is the one that is written to. The older ones are named after the first line in them, `audit.log.000000001234`, so
-// that no name ever changes a second time and a crash in a rotation leaves nothing half done.
+// file is the file that is written to. Older files are named after the number of their first line, `audit.log.000000001234`, so that no name changes
+// twice and a crash during a rotation leaves nothing incomplete.
 type file struct {
 	*os.File
 	path    string
 	size    int64
-	first   uint64    // number of the first line; 0: none yet
+	first   uint64    // number of the first line; 0: no line yet
 	firstAt time.Time // of the first line
 }
 
 var rotatedName = regexp.MustCompile(`^\.[0-9]{12}$`)
 
-// rotated are the older files of a log, in their order.
+// rotated returns the older files of a log, in order.
 func rotated(path string) ([]string, error) {
 	entries, err := os.ReadDir(filepath.Dir(path))
 	if err != nil {
 		return nil, err
 	}
 	var names []string
-	for _, e := range entries { // by name, which is by number
+	for _, e := range entries { // sorted by name and therefore by number
 		if rest, ok := strings.CutPrefix(e.Name(), filepath.Base(path)); ok && rotatedName.MatchString(rest) {
 			names = append(names, path+rest)
 		}
@@ -47,7 +47,7 @@ func rotated(path string) ([]string, error) {
 	return names, nil
 }
 
-// Files are the files of a log, the oldest first.
+// Files returns the files of a log, the oldest first.
 func Files(path string) ([]string, error) {
 	names, err := rotated(path)
 	if err != nil {
@@ -59,7 +59,7 @@ func Files(path string) ([]string, error) {
 	return names, nil
 }
 
-// openFile opens the log to append to it, and finds where its chain stands. torn is what a crash left after the last whole line.
+// openFile opens the log to append to it, and finds the head of its chain. torn is how many bytes of an incomplete line a crash left at the end.
 func openFile(path string) (f *file, h chainHead, torn []byte, err error) {
 	raw, err := os.OpenFile(path, os.O_RDWR|os.O_APPEND|os.O_CREATE|unix.O_NOFOLLOW, 0o600)
 	if err != nil {
@@ -86,12 +86,12 @@ func openFile(path string) (f *file, h chainHead, torn []byte, err error) {
 	}
 	f = &file{File: raw, path: path, size: info.Size()}
 	if f.size > 0 {
-		f.first, f.firstAt, _ = firstLine(raw) // one that is not as it was is for verify to tell, and not in the way of new ones
+		f.first, f.firstAt, _ = firstLine(raw) // verify reports a changed line; it does not stop new ones
 		if h, torn, err = lastLine(raw, f.size); err != nil {
 			return nil, h, nil, fmt.Errorf("%s: %w", path, err)
 		}
 	}
-	if h.seq == 0 { // what it goes on from is in the file before
+	if h.seq == 0 { // the head is in the file before
 		older, err := rotated(path)
 		if err != nil {
 			return nil, h, nil, err
@@ -116,7 +116,7 @@ func firstLine(f io.ReaderAt) (seq uint64, begun time.Time, err error) {
 	return e.Seq, e.Time, err
 }
 
-// lastLine finds the last whole line of a file, and what stands after it. A file with no whole line in it has the zero head.
+// lastLine finds the last complete line of a file, and the bytes after it. Without a complete line the head is zero.
 func lastLine(f io.ReaderAt, size int64) (h chainHead, torn []byte, err error) {
 	from := max(0, size-maxTail)
 	text := make([]byte, size-from)
@@ -140,10 +140,10 @@ func lastLine(f io.ReaderAt, size int64) (h chainHead, torn []byte, err error) {
 	return chainHead{}, text, nil
 }
 
-// ReadHead is that of a log's last whole line: NUMBER:HASH.
+// ReadHead returns the head of a log's last complete line: NUMBER:HASH.
 func ReadHead(path string) (string, error) {
 	files, err := Files(path)
-	for i := len(files) - 1; i >= 0 && err == nil; i-- { // one that has just been begun is empty
+	for i := len(files) - 1; i >= 0 && err == nil; i-- { // a new file is empty
 		var h chainHead
 		if h, err = chainHeadOf(files[i]); h.seq > 0 {
 			return h.String(), nil
@@ -169,10 +169,10 @@ func chainHeadOf(path string) (h chainHead, err error) {
 	return h, nil
 }
 
-// String is how a head is written down: NUMBER:HASH.
+// String returns the written form of a head: NUMBER:HASH.
 func (h chainHead) String() string { return fmt.Sprintf("%d:%s", h.seq, h.hash) }
 
-// rotate puts the file aside and begins a new one. keep is how many old ones stay, 0 all of them.
+// rotate renames the file and begins a new one. keep is how many old files stay; 0: all.
 func (f *file) rotate(keep int) (*file, error) {
 	aside := fmt.Sprintf("%s.%012d", f.path, f.first)
 	if _, err := os.Lstat(aside); err == nil {
@@ -185,7 +185,7 @@ func (f *file) rotate(keep int) (*file, error) {
 	if err == nil {
 		err = unix.Flock(int(raw.Fd()), unix.LOCK_EX|unix.LOCK_NB)
 	}
-	if err != nil { // back: what is written must be where one looks for it
+	if err != nil { // undo the rename, so that the lines are where a reader looks for them
 		if raw != nil {
 			raw.Close()
 		}
@@ -225,7 +225,7 @@ func ordered(paths []string) ([]string, error) {
 		}
 		seq, _, err := firstLine(f)
 		f.Close()
-		if n := len(p) - 13; err != nil && n > 0 && rotatedName.MatchString(p[n:]) { // its name tells; what is wrong is told with its line
+		if n := len(p) - 13; err != nil && n > 0 && rotatedName.MatchString(p[n:]) { // the name has the number; the fault is reported with its line
 			seq, _ = strconv.ParseUint(p[n+1:], 10, 64)
 		}
 		all = append(all, numbered{p, seq})
@@ -234,7 +234,7 @@ func ordered(paths []string) ([]string, error) {
 		switch {
 		case a.seq == b.seq:
 			return 0
-		case b.seq == 0 || a.seq != 0 && a.seq < b.seq: // one without a line in it is the newest
+		case b.seq == 0 || a.seq != 0 && a.seq < b.seq: // a file without a line is the newest
 			return -1
 		}
 		return 1

@@ -1,4 +1,4 @@
-// Package audit is the log of who did what: append-only lines, each bound to the one before, so that a change of any shows.
+// Package audit writes the log of who did what: lines are only appended, and each depends on the one before it, so that every change of a line shows.
 package audit
 
 import (
@@ -12,66 +12,67 @@ import (
 	"github.com/rs/zerolog"
 )
 
-// Config of a Log. The zero value of a bound means none, but of maxWaiting.
+// Config configures a Log. A bound that is zero is no bound, except maxWaiting.
 type Config struct {
 	Path     string
 	Commands CommandPolicy
-	MaxBytes int64         // of a file, then it is put aside
-	MaxAge   time.Duration // of a file
-	Keep     int           // files put aside that stay; 0: all
-	Sync     time.Duration // fsync no more often than that; 0: after each write, of however many lines
-	Required bool          // refuse what could not be written down, see Admit
+	MaxBytes int64         // size of a file at which it is rotated
+	MaxAge   time.Duration // age of a file at which it is rotated
+	Keep     int           // how many rotated files stay; 0: all
+	Sync     time.Duration // fsync at most this often; 0: after each write, which may have many lines
+	Required bool          // refuse requests that could not be written down, see Admit
 
-	Lost    prometheus.Counter // entries that there was no room for; nil: nobody counts
-	Failing prometheus.Gauge   // 1 while the file cannot be written; with Lost
+	Lost    prometheus.Counter // counts entries that found no room; nil: not counted
+	Failing prometheus.Gauge   // 1 while the file cannot be written; set together with Lost
 
-	maxWaiting int                                  // entries that wait at most; maxWaiting, but in tests
-	written    func(f *file, p []byte) (int, error) // write(2); tests let it fail
+	maxWaiting int                                  // how many entries may wait; only tests change it
+	written    func(f *file, p []byte) (int, error) // write(2); tests make it fail
 }
 
 const (
-	// maxWaiting entries take some 4 MB, and a disk that stands still for a second fills them at 10,000 requests a second.
+	// maxWaiting entries take some 4 MB. A disk that stands still for a second fills them at 10,000 requests a second.
 	maxWaiting = 10_000
-	// retry is between two attempts to write to a disk that is full.
+	// retry is the time between two attempts to write to a full disk.
 	retry = time.Second
-	// headEvery is how often the log of the gateway tells the head, for who keeps that elsewhere.
+	// headEvery is how often the gateway's log gets the head, for programs that keep it elsewhere.
 	headEvery = time.Hour
-	// What costs nobody more than to ask: a line each for these many, and then one in so long, of all strangers together, and of each who is
-	// known. Without a bound, anybody who can connect could make the lines of others be put aside and dropped. One in 10 s is 4 MB a day.
+	// Bounds for entries that anybody can cause: first this many lines, and then one in this time, for all strangers together and for each known
+	// client. Without a bound, everybody who can connect could make the lines of others be rotated away. One line in 10 s is 4 MB a day.
 	freeLines     = 50
 	strangerEvery = 100 * time.Millisecond
 	knownEvery    = 10 * time.Second
-	// maxBuckets is how many are told apart, at some 600 bytes: links can be made by the thousand. Who comes beyond them is a stranger.
+	// maxBuckets is how many clients are counted separately, at some 600 bytes each, because links can be made by the thousand. Further clients count
+	// as strangers.
 	maxBuckets = 4096
 )
 
-// A Log is one file and what was put aside of it. Append never waits for the disk: one goroutine writes.
+// A Log is one file with its rotated files. Append never waits for the disk, because one goroutine writes.
 type Log struct {
 	c   Config
 	key HashKey
 	log zerolog.Logger
 
-	wake chan struct{} // one token: there is something to do
+	wake chan struct{} // holds a token when there is something to do
 	done chan struct{} // closed when the goroutine has ended
 
 	mu      sync.Mutex
-	waiting []Entry            // guarded by mu; not taken by the writer yet
-	lost    uint64             // guarded by mu; since the last line that told
+	waiting []Entry            // guarded by mu; entries that the writer has not taken yet
+	lost    uint64             // guarded by mu; entries lost since the last line that reported it
 	failing bool               // guarded by mu; the last write failed
 	closed  bool               // guarded by mu
-	buckets map[string]*bucket // guarded by mu; by who is bounded, "" for strangers; those that are full may be missing
+	buckets map[string]*bucket // guarded by mu; by client, "" for strangers; a full bucket may be missing
 
-	// owned by the writer
+	// Owned by the writer.
 	file            *file
 	head            chainHead
-	pending         []byte    // encoded and not written
-	dirty           bool      // written and not synced
-	synced          time.Time // when it last was
-	headLoggedAt    time.Time // when the head last was
-	failureLoggedAt time.Time // when it last was logged that it does not go
+	pending         []byte    // bytes that are encoded and not written
+	dirty           bool      // bytes are written and not synced
+	synced          time.Time // when the file was last synced
+	headLoggedAt    time.Time // when the head was last logged
+	failureLoggedAt time.Time // when a failure was last logged
 }
 
-// Open goes on with the log of path, or begins it. What a crash left of a line stays, and the next line says so.
+// Open continues the log at path, or begins it. An incomplete line that a crash left stays, and the next line reports it.
 func Open(c Config, log zerolog.Logger) (*Log, error) {
 	if c.maxWaiting == 0 {
 		c.maxWaiting = maxWaiting
@@ -100,12 +101,12 @@ func Open(c Config, log zerolog.Logger) (*Log, error) {
 		}
 		l.waiting = append(l.waiting, Entry{Time: time.Now().UTC(), Action: ActionTorn, Gap: Gap{TornBytes: len(torn), TornHash: hashOf(torn)}})
 	}
-	go l.write() // writes what waits; ends after Close, when all of it is written or cannot be; Close waits for it
+	go l.write() // writes waiting entries; ends after Close, when all are written or cannot be; Close waits for it
 	return l, nil
 }
 
-// Admit is asked before anything is done that must be written down. With Required it is an error while the file cannot be
-// written, or what waits leaves no room for how things end that have begun. A nil Log admits everything.
+// Admit must be called before anything is done that gets an entry. With Required it returns an error while the file cannot be written, or while the
+// waiting entries leave no room for the ends of running work. A nil Log admits everything.
 func (l *Log) Admit() error {
 	if l == nil || !l.c.Required {
 		return nil
@@ -121,12 +122,12 @@ func (l *Log) Admit() error {
 	return nil
 }
 
-// Append adds a line. A nil Log takes everything and keeps nothing.
+// Append adds an entry. A nil Log ignores it.
 func (l *Log) Append(e Entry) {
 	if l == nil {
 		return
 	}
-	e.applyPolicy(l.c.Commands, l.key) // here, since what waits may wait for long, and a command may be long
+	e.applyPolicy(l.c.Commands, l.key) // here, because a command may be long and the entry may wait for long
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.appendLocked(e)
@@ -138,20 +139,20 @@ func (l *Log) appendLocked(e Entry) {
 		l.c.Lost.Inc()
 		return
 	}
-	e.Time = time.Now().UTC() // here, so that times are in the order of the lines
+	e.Time = time.Now().UTC() // here, so that the times are in the order of the lines
 	l.waiting = append(l.waiting, e)
 	if len(l.waiting) == 1 {
 		l.wakeWriter()
 	}
 }
 
-// bucket bounds the lines of somebody.
+// bucket bounds the lines of one client.
 type bucket struct {
-	tokens     int           // lines that he may still have
-	every      time.Duration // another one comes in so long
-	filled     time.Time     // when it was looked at
-	suppressed uint64        // entries without a line, since the last that has one
-	who        Entry         // for the line that tells how many at the end
+	tokens     int           // how many lines the client may still have
+	every      time.Duration // the time after which it gets another one
+	filled     time.Time     // when tokens was last updated
+	suppressed uint64        // how many entries were left out since the client's last line
+	who        Entry         // the client, for the line that says how many were left out
 }
 
 func (b *bucket) fill(now time.Time) {
@@ -160,10 +161,10 @@ func (b *bucket) fill(now time.Time) {
 	}
 }
 
-// AppendStranger adds a line of somebody who has not shown who he is, unless there were many.
+// AppendStranger adds an entry of a client that has not authenticated, unless there were too many.
 func (l *Log) AppendStranger(e Entry) { l.bounded("", strangerEvery, e) }
 
-// AppendBounded adds a line of who, unless there were many.
+// AppendBounded adds an entry of who, unless there were too many.
 func (l *Log) AppendBounded(who string, e Entry) { l.bounded(who, knownEvery, e) }
 
 func (l *Log) bounded(who string, every time.Duration, e Entry) {
@@ -195,7 +196,7 @@ func (l *Log) bounded(who string, every time.Duration, e Entry) {
 	l.appendLocked(e)
 }
 
-// dropQuietBucketsLocked forgets those who have been quiet for long enough, and tells what they have not been given a line for.
+// dropQuietBucketsLocked drops the buckets of clients that have been quiet for long enough, and reports their entries that were left out.
 func (l *Log) dropQuietBucketsLocked(now time.Time) {
 	for who, b := range l.buckets {
 		if b.fill(now); b.tokens == freeLines {
@@ -220,7 +221,7 @@ func (l *Log) wakeWriter() {
 	}
 }
 
-// Close writes what waits, and returns when that is on the disk or cannot be. Idempotent. What is appended later is lost.
+// Close writes the waiting entries, and returns when they are on the disk or cannot be written. It is idempotent. Later entries are lost.
 func (l *Log) Close() error {
 	if l == nil {
 		return nil
@@ -243,14 +244,14 @@ func (l *Log) Close() error {
 	return nil
 }
 
-// write is the goroutine: encodes, chains, writes, puts files aside.
+// write is the writer's goroutine: it encodes, chains and writes lines, and rotates files.
 func (l *Log) write() {
 	defer close(l.done)
 	again := time.NewTimer(time.Hour)
 	defer again.Stop()
 	for {
 		failed := !l.flush()
-		if !failed { // until what is pending is through, the rest waits where it is bounded
+		if !failed { // until the pending bytes are written, further entries stay in waiting, which is bounded
 			failed = !l.add(l.takeWaiting())
 		}
 		l.mu.Lock()
@@ -283,19 +284,19 @@ func (l *Log) write() {
 	}
 }
 
-// takeWaiting is all that waits, and how much did not get so far.
+// takeWaiting returns all waiting entries, and how many were lost before them.
 func (l *Log) takeWaiting() (batch []Entry) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	batch, l.waiting = l.waiting, nil
-	if l.lost > 0 { // after what came before them
+	if l.lost > 0 { // after the entries that came before
 		batch = append(batch, Entry{Time: time.Now().UTC(), Action: ActionLost, Gap: Gap{Lost: l.lost}})
 		l.lost = 0
 	}
 	return batch
 }
 
-// pause is how long the writer may sleep when nobody wakes it.
+// pause returns how long the writer may sleep if nothing wakes it.
 func (l *Log) pause(failed bool) time.Duration {
 	switch {
 	case failed:
@@ -306,7 +307,7 @@ func (l *Log) pause(failed bool) time.Duration {
 	return headEvery
 }
 
-// add writes entries, as few times as the bounds of a file allow, and reports whether all went.
+// add writes entries, in as few writes as the bounds of a file allow. It reports whether all were written.
 func (l *Log) add(batch []Entry) bool {
 	ok := true
 	for i := range batch {
@@ -318,7 +319,7 @@ func (l *Log) add(batch []Entry) bool {
 		}
 		before := l.head
 		line, err := appendLine(l.pending, e, &l.head)
-		if err != nil { // nothing in an Entry can bring that about
+		if err != nil { // no Entry can cause this
 			l.log.Error().Err(err).Str("action", e.Action).Msg("audit entry not encoded")
 			l.head = before
 			continue
@@ -334,7 +335,7 @@ func (l *Log) add(batch []Entry) bool {
 	return ok && l.flush()
 }
 
-// mustRotate: the next line belongs into a new file. What is not written yet counts, too.
+// mustRotate reports whether the next line belongs into a new file. Bytes that are not written yet count, too.
 func (l *Log) mustRotate(now time.Time) bool {
 	f := l.file
 	if f.first == 0 {
@@ -354,8 +355,8 @@ func (l *Log) rotate() {
 	}
 }
 
-// flush writes what is pending and reports whether all of it went. The rest stays for the next time: a line that a full disk
-// cut short goes on where it was cut.
+// flush writes the pending bytes and reports whether all were written. The rest stays for the next time, so a line that a full disk cut off continues
+// where it ended.
 func (l *Log) flush() bool {
 	if len(l.pending) == 0 {
 		return true
@@ -373,7 +374,7 @@ func (l *Log) flush() bool {
 	return true
 }
 
-// complain says it loudly, but not with each attempt.
+// complain logs a failure as an error, but not at each attempt.
 func (l *Log) complain(err error, what string) {
 	if time.Since(l.failureLoggedAt) < time.Minute {
 		return
@@ -392,7 +393,7 @@ func (l *Log) sync(now bool) {
 	l.dirty, l.synced = false, time.Now()
 }
 
-// logHead leaves the head where another program may keep it: with it, a cut off end is noticed.
+// logHead logs the head, so that another program can keep it: with it, a missing end is noticed.
 func (l *Log) logHead() {
 	l.headLoggedAt = time.Now()
 	l.log.Info().Str("file", l.c.Path).Str("head", l.head.String()).Msg("audit head")

@@ -10,30 +10,30 @@ import (
 	"strings"
 )
 
-// A Report is what verifying found.
+// A Report is the result of Verify.
 type Report struct {
 	Lines       int
 	First, Last uint64 // numbers of the first and the last line
-	Head        string // NUMBER:HASH of the last one
-	Lost        uint64 // entries that the log itself says are missing
-	Torn        int    // times it went on after a crash in the middle of a line
-	Cut         int    // bytes after the last whole line: a crash, or somebody's doing
+	Head        string // NUMBER:HASH of the last line
+	Lost        uint64 // how many entries are missing according to the log itself
+	Torn        int    // how often the log went on after a crash in the middle of a line
+	Cut         int    // bytes after the last complete line: from a crash, or a change
 }
 
 // A Fault is the first line that is not as it was written.
 type Fault struct {
 	File string
-	Line int // from 1; that of the file
+	Line int // the number of the line in its file, from 1
 	Why  string
 }
 
 func (f *Fault) Error() string { return fmt.Sprintf("%s: line %d: %s", f.File, f.Line, f.Why) }
 
-// Verify reads a chain from its first line to its last, through the files, in the order of what is in them. anchors are heads that
-// were written down before (NUMBER:HASH): lines that must be there. A *Fault is the first line that is wrong.
+// Verify reads a chain from its first line to its last, through the files in the order of their lines. anchors are heads that were noted earlier
+// (NUMBER:HASH), whose lines must be there. A *Fault names the first line that is wrong.
 //
-// What a chain alone cannot tell: that lines are missing at its end, or that all from some line on were written anew by somebody who
-// may write the file. Both are what anchors are for.
+// A chain alone cannot show that lines are missing at its end, or that somebody who may write the file has written all lines from some line on anew.
+// The anchors show both.
 func Verify(paths []string, anchors ...string) (Report, error) {
 	var r Report
 	paths, err := ordered(paths)
@@ -72,9 +72,9 @@ type verifier struct {
 	path   string
 	line   int
 	head   chainHead
-	torn   []byte // what no line could be made of, since the last whole one
-	at     int    // the line where that begins
-	why    string // and what is the matter with it
+	torn   []byte // bytes since the last complete line that are no line
+	at     int    // the line where they begin
+	why    string // what is wrong with it
 }
 
 func (v *verifier) fault(line int, why string, args ...any) error {
@@ -110,7 +110,7 @@ func (v *verifier) file(path string) error {
 	if v.torn == nil {
 		return nil
 	}
-	if bytes.IndexByte(v.torn, '\n') < 0 { // one line that was begun, at the end: what a crash looks like
+	if bytes.IndexByte(v.torn, '\n') < 0 { // one incomplete line at the end, as a crash leaves it
 		v.report.Cut = len(v.torn)
 		v.torn = nil
 		return nil
@@ -118,7 +118,7 @@ func (v *verifier) file(path string) error {
 	return v.fault(v.at, "%s", v.why)
 }
 
-// verifyLine is one line, with its newline if it has one.
+// verifyLine checks one line, with its newline if it has one.
 func (v *verifier) verifyLine(line []byte) error {
 	whole, ended := bytes.CutSuffix(line, []byte("\n"))
 	e, h, prev, err := readLine(whole)
@@ -134,7 +134,7 @@ func (v *verifier) verifyLine(line []byte) error {
 	}
 	r := v.report
 	if v.torn != nil {
-		// The newline that ended the torn line may be that of who went on.
+		// The newline that ends the incomplete line may come from the writer that went on.
 		fits := e.Action == ActionTorn && (e.TornHash == hashOf(v.torn) || e.TornHash == hashOf(v.torn[:len(v.torn)-1]))
 		if !fits || prev != v.head.hash {
 			return v.fault(v.at, "%s", v.why)

@@ -11,20 +11,20 @@ import (
 	"trl/web/listen"
 )
 
-// A Denial is why a request was not let in.
+// A Denial says why a request was not let in.
 type Denial struct {
 	method     method
 	outcome    Outcome
-	retryAfter time.Duration // of a throttled one
+	retryAfter time.Duration // when the client may try again, if it was throttled
 }
 
-// refusalLog is how many denials are logged: ten at once, then one a second, which tells how many were left out.
+// refusalLog bounds how many denials are logged: ten at once, then one a second, which says how many were left out.
 type refusalLog struct {
 	limiter *rate.Limiter
 	skipped atomic.Int64
 }
 
-// Authenticate finds out who sent the request. The first credential found counts.
+// Authenticate finds out who sent the request. The first credential that it finds counts.
 func (c *Checker) Authenticate(r *http.Request) (*Grant, *Denial) {
 	g, by, why := c.identify(r)
 	return g, c.recordOutcome(r, by, why, nil)
@@ -46,7 +46,8 @@ func firstCredential(r *http.Request, chain []authenticator) (*Grant, method, Ou
 	return nil, byNothing, missing
 }
 
-// recordOutcome counts and logs what came of a credential, and of cause what the log may have. nil: it was accepted.
+// recordOutcome counts the outcome of a credential and logs it, with the part of cause that may be logged. It returns nil if the credential was
+// accepted.
 func (c *Checker) recordOutcome(r *http.Request, by method, why Outcome, cause error) *Denial {
 	c.m.Auth.WithLabelValues(string(by), string(why)).Inc()
 	if why == Accepted {
@@ -57,7 +58,7 @@ func (c *Checker) recordOutcome(r *http.Request, by method, why Outcome, cause e
 	if why == throttled {
 		d.retryAfter = c.throttle.wait(ClientAddr(r), time.Now())
 	}
-	if why == missing { // whoever opens the page for the first time
+	if why == missing { // every browser that opens the page for the first time
 		return d
 	}
 	c.c.Refused(r, string(by))
@@ -70,19 +71,19 @@ func (c *Checker) recordOutcome(r *http.Request, by method, why Outcome, cause e
 	return d
 }
 
-// Deny answers a request that is not let in. The answer is the same for everything that is wrong with a credential.
+// Deny answers a request that is not let in. The answer is the same whatever is wrong with a credential.
 func Deny(w http.ResponseWriter, d *Denial) {
 	status, words := d.Answer(w.Header())
 	Refuse(w, status, words)
 }
 
-// NoCredential reports whether the request came without any.
+// NoCredential reports whether the request brought no credential.
 func (d *Denial) NoCredential() bool { return d.outcome == missing }
 
 // OfLogin reports whether a browser's login was refused.
 func (d *Denial) OfLogin() bool { return d.method == byLogin }
 
-// Answer is the status and the words of the answer, whose header it completes.
+// Answer returns the status and the text of the answer, and sets its header.
 func (d *Denial) Answer(h http.Header) (status int, words string) {
 	switch d.outcome {
 	case missing:
@@ -96,13 +97,13 @@ func (d *Denial) Answer(h http.Header) (status int, words string) {
 	return http.StatusUnauthorized, "this token is not valid"
 }
 
-// Refuse answers a request with a status and why.
+// Refuse answers a request with a status and a reason.
 func Refuse(w http.ResponseWriter, status int, why string) {
 	Challenge(w.Header(), status)
 	http.Error(w, why, status)
 }
 
-// Challenge says in an answer's header what it wants, where that is credentials.
+// Challenge sets the header of an answer that asks for credentials.
 func Challenge(h http.Header, status int) {
 	if status == http.StatusUnauthorized {
 		h.Set("WWW-Authenticate", `Bearer realm="trl"`)

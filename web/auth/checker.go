@@ -15,37 +15,37 @@ import (
 	"trl/web/listen"
 )
 
-// Config says who may come in over HTTP: unless None, at least one of the others is set.
+// Config says which credentials are accepted over HTTP. Unless None, at least one kind is set.
 type Config struct {
-	None        bool // everyone is local
+	None        bool // no authentication: every client is the principal local
 	Tokens      Tokens
 	JWT         *JWT
 	OIDC        *OIDCConfig
 	ClientCerts *ClientCertsConfig
-	LoginsFile  string // file in which those who logged in to the page are kept; empty: in memory
+	LoginsFile  string // the file that keeps the logins of browsers; empty: in memory
 
-	Refused func(r *http.Request, why string) // hears of each request that brought a wrong credential
+	Refused func(r *http.Request, why string) // called for each request with a wrong credential
 }
 
-// Checker finds out who sends a request. Open comes before the first request, Close after the last.
+// Checker finds out who sends a request. Call Open before the first request and Close after the last one.
 type Checker struct {
 	c    Config
-	pool *pool.Pool // finds the links of guests
+	pool *pool.Pool // knows the share links
 	m    *metrics.Metrics
 	log  zerolog.Logger
 
-	chain   []authenticator // set once; the first that finds a credential decides
+	chain   []authenticator // set once; the first one that finds a credential decides
 	bearer  *bearer
 	logins  *logins
 	tickets *tickets
-	certs   *ClientCerts // nil: none are asked for
-	oidc    *oidcLogin   // nil: there is none
+	certs   *ClientCerts // nil: clients are not asked for certificates
+	oidc    *oidcLogin   // nil: no OpenID provider
 
 	throttle   throttle
 	refusalLog refusalLog
 }
 
-// New makes the chain: what a client says on purpose comes before what its browser or its TLS library says by itself.
+// New makes the chain. Credentials that a client sends on purpose come before those that its browser or its TLS library sends by itself.
 func New(config Config, p *pool.Pool, m *metrics.Metrics, log zerolog.Logger) *Checker {
 	c := &Checker{c: config, pool: p, m: m, log: log}
 	c.bearer = &bearer{tokens: config.Tokens, jwt: config.JWT, throttle: &c.throttle}
@@ -67,7 +67,7 @@ func New(config Config, p *pool.Pool, m *metrics.Metrics, log zerolog.Logger) *C
 	return c
 }
 
-// Open reads the files of client CAs and of logins, and follows them until Close.
+// Open reads the files of client CAs and of logins, and watches them until Close.
 func (c *Checker) Open() error {
 	if c.certs != nil {
 		if err := c.certs.open(c.log); err != nil {
@@ -77,7 +77,7 @@ func (c *Checker) Open() error {
 	return c.logins.open(c.c.LoginsFile)
 }
 
-// Close stops following files.
+// Close stops watching the files.
 func (c *Checker) Close() {
 	if c.certs != nil && c.certs.reload != nil {
 		c.certs.reload.Close()
@@ -85,26 +85,26 @@ func (c *Checker) Close() {
 	c.logins.Close()
 }
 
-// Accepts reports whether there is anything that a client can show.
+// Accepts reports whether any credential could be accepted.
 func (c *Checker) Accepts() bool {
 	return c.c.None || c.c.Tokens != nil || c.c.JWT != nil || c.c.OIDC != nil || c.c.ClientCerts != nil
 }
 
-// RequestCertificates has base ask clients for certificates, if they count here.
+// RequestCertificates makes base ask clients for certificates, if these are accepted.
 func (c *Checker) RequestCertificates(base *tls.Config) {
 	if c.certs != nil {
 		c.certs.requestOn(base)
 	}
 }
 
-// MarkKnown takes a request's connection off the strangers if it brings a right credential, and does not mind if not.
+// MarkKnown records that a request's connection is no stranger's, if the request has a right credential. Without one it does nothing.
 func (c *Checker) MarkKnown(r *http.Request) {
 	if _, _, why := c.identify(r); why == Accepted {
 		listen.MarkAuthenticated(r)
 	}
 }
 
-// CheckLogin judges what somebody logs in to the page with: the text of the form, which may be empty, or the header of a script.
+// CheckLogin checks the credential of a login to the page: the text of the form, which may be empty, or the header of a script.
 func (c *Checker) CheckLogin(r *http.Request, form bool, text string) (*Grant, *Denial) {
 	var g *Grant
 	by, why := byToken, missing
@@ -117,7 +117,7 @@ func (c *Checker) CheckLogin(r *http.Request, form bool, text string) (*Grant, *
 	return g, c.recordOutcome(r, by, why, nil)
 }
 
-// BeginLogin gives the browser a login that is worth what g is, for at most life. path is where its cookie is for.
+// BeginLogin gives the browser a login with the rights of g, for at most life. path is the path of its cookie.
 func (c *Checker) BeginLogin(w http.ResponseWriter, r *http.Request, g *Grant, life time.Duration) (path string, err error) {
 	secret, until, err := c.logins.begin(g, life)
 	if err != nil {
@@ -127,15 +127,15 @@ func (c *Checker) BeginLogin(w http.ResponseWriter, r *http.Request, g *Grant, l
 	return loginPath(secret), nil
 }
 
-// EndLogin ends the browser's login, and with it the connections of all its tabs. An error means that the login is in the file still.
+// EndLogin ends the browser's login and the connections of all its tabs. An error means that the login is still in the file.
 func (c *Checker) EndLogin(w http.ResponseWriter, r *http.Request) error {
 	err := c.logins.end(loginCookie(r))
 	DropCookie(w, r)
 	return err
 }
 
-// AdmitRequest counts an HTTP request on its credential's bounds, as a request over a connection is: EndRequest of g ends it. Where they are reached it answers
-// 429 and returns false.
+// AdmitRequest counts an HTTP request against the bounds of its credential, like a request over a connection. EndRequest of g ends it. If a bound is
+// reached, it answers 429 and returns false.
 func (c *Checker) AdmitRequest(w http.ResponseWriter, g *Grant) bool {
 	e := g.BeginRequest()
 	if e != nil {

@@ -5,8 +5,8 @@ import (
 	"net/netip"
 )
 
-// ClientAddr is the address that the client came from, as far as we know: that of the connection's other end, or what a trusted proxy there says
-// (clientRequest has seen to that). The zero value where there is none.
+// ClientAddr returns the client's address as far as it is known: that of the connection's other end, or the one that a trusted proxy gives (see
+// clientRequest in web). It is the zero value if there is none.
 func ClientAddr(r *http.Request) netip.Addr {
 	at, err := netip.ParseAddrPort(r.RemoteAddr)
 	if err != nil {
@@ -15,5 +15,5 @@ func ClientAddr(r *http.Request) netip.Addr {
 	return at.Addr().Unmap()
 }
 
-// IsSecure reports whether the client came by TLS, to us or to a trusted proxy.
+// IsSecure reports whether the client uses TLS, to the gateway or to a trusted proxy.
 func IsSecure(r *http.Request) bool { return r.URL.Scheme == "https" }

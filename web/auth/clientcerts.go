@@ -13,19 +13,19 @@ import (
 	"github.com/rs/zerolog"
 )
 
-// ClientCertsConfig says whose certificates let clients in.
+// ClientCertsConfig says which client certificates are accepted.
 type ClientCertsConfig struct {
-	CAFile      string // of those who issue them, PEM; read again when it changes
-	Require     bool   // nobody gets as far as HTTP without one
-	Name        string // the part that is the subject: cn, dns, email or uri (the first of its kind)
+	CAFile      string // the CAs that issue them, PEM; read again when the file changes
+	Require     bool   // TLS refuses clients without a certificate
+	Name        string // the part that names the subject: cn, dns, email or uri (the first of its kind)
 	Roles       map[string]Role
-	DefaultRole Role // of a subject that Roles does not have; "": that one is refused
+	DefaultRole Role // the role of a subject that is not in Roles; "": such a subject is refused
 }
 
-// ClientCertNames are the parts of a certificate that may be the subject.
+// ClientCertNames are the parts of a certificate that may name the subject.
 var ClientCertNames = []string{"cn", "dns", "email", "uri"}
 
-// ClientCerts judges TLS client certificates. That they are their bearer's, and signed, TLS has seen to.
+// ClientCerts checks TLS client certificates. TLS has already verified the signature, and that the client has the key.
 type ClientCerts struct {
 	c      ClientCertsConfig
 	cas    atomic.Pointer[x509.CertPool]
@@ -52,7 +52,8 @@ func (c *ClientCerts) load() error {
 	return nil
 }
 
-// requestOn has base ask for certificates of the CAs that count now. No session is resumed: a resumed one was checked against those of then.
+// requestOn makes base ask for certificates of the CAs that count now. TLS sessions are not resumed, because a resumed session was checked against
+// earlier CAs.
 func (c *ClientCerts) requestOn(base *tls.Config) {
 	base.ClientAuth = tls.VerifyClientCertIfGiven
 	if c.c.Require {

@@ -7,11 +7,11 @@ import (
 	"time"
 )
 
-// Role is what a principal may do with what is its own.
+// Role says what a principal may do with what belongs to it.
 type Role string
 
-// The roles, from the least. A viewer reads: it lists, attaches, watches and waits, and changes nothing. An admin may do with
-// everybody's sessions, by their ids, what it may do with its own.
+// The roles, from the least. A viewer only reads: it lists, attaches, watches and waits, and changes nothing. An admin may do with everybody's
+// sessions, by their ids, what it may do with its own.
 const (
 	Viewer Role = "viewer"
 	User   Role = "user"
@@ -20,22 +20,22 @@ const (
 
 func (r Role) isValid() bool { return r == Viewer || r == User || r == Admin }
 
-// Principal is who a client is: everything it makes belongs to its subject.
+// Principal names a client. Everything that the client makes belongs to its subject.
 type Principal struct {
 	Subject string
 	Role    Role
 }
 
-// local is everyone where authentication is off.
+// local is the principal of every client if there is no authentication.
 var local = Principal{Subject: "local", Role: Admin}
 
 const (
-	// Subprotocol entries in which a browser, which cannot set headers on a WebSocket, brings a token or a ticket.
+	// Prefixes of Subprotocol entries. A browser cannot set headers on a WebSocket, so it sends a token or a ticket there.
 	tokenProtocol  = "trl.token."
 	ticketProtocol = "trl.ticket."
 )
 
-// method is how somebody was, or was not, let in: a closed list, the label of trl_auth_total.
+// method is the kind of a credential. The list is closed; it is a label of trl_auth_total.
 type method string
 
 const (
@@ -51,29 +51,29 @@ const (
 
 var methods = []method{byNothing, byToken, byJWT, byLogin, byTicket, byCertificate, byOIDC, byShare}
 
-// Outcome is what came of a credential: a closed list, the other label of trl_auth_total. Clients are not told which.
+// Outcome is the result of checking a credential. The list is closed; it is the other label of trl_auth_total. Clients are not told the outcome.
 type Outcome string
 
 const (
 	Accepted            Outcome = "ok"
-	missing             Outcome = "missing"     // no credential, or nobody here takes its kind
-	malformedCredential Outcome = "malformed"   // none that could be right
-	Unknown             Outcome = "unknown"     // nobody's: wrong, used up or revoked
-	expired             Outcome = "expired"     // it was somebody's
-	throttled           Outcome = "throttled"   // not looked at: too many wrong ones came from there
-	unavailable         Outcome = "unavailable" // it could not be judged: an identity provider does not answer
+	missing             Outcome = "missing"     // no credential, or none of a kind that is accepted
+	malformedCredential Outcome = "malformed"   // not of a form that could be right
+	Unknown             Outcome = "unknown"     // wrong, used up or revoked
+	expired             Outcome = "expired"     // it was valid once
+	throttled           Outcome = "throttled"   // not checked, because too many wrong ones came from that address
+	unavailable         Outcome = "unavailable" // it could not be checked: an identity provider does not answer
 )
 
 var outcomes = []Outcome{Accepted, missing, malformedCredential, Unknown, expired, throttled, unavailable}
 
-// An authenticator knows one kind of credential, or a few that come in the same place.
+// An authenticator checks one kind of credential, or a few kinds that come in the same place.
 type authenticator interface {
-	// authenticate judges the credential of its kind that r brings. With none there the outcome is missing, and the next
-	// authenticator is asked; every other outcome is final, so that a wrong credential is not made up for by another.
+	// authenticate checks the credential of its kind in r. If there is none, the outcome is missing, and the next authenticator is asked. Every other
+	// outcome is final, so that another credential does not make up for a wrong one.
 	authenticate(r *http.Request) (*Grant, method, Outcome)
 }
 
-// bearer is tokens and JWTs, in the Authorization header or in a Subprotocol entry.
+// bearer accepts tokens and JWTs, in the Authorization header or in a Subprotocol entry.
 type bearer struct {
 	tokens   Tokens // nil: none are taken
 	jwt      *JWT   // nil: none are taken
@@ -92,14 +92,14 @@ func (b *bearer) authenticate(r *http.Request) (*Grant, method, Outcome) {
 	return b.verify(r, text)
 }
 
-// verify finds out whose text is. While its address is slowed down only tokens that we made are taken: see throttle.
+// verify finds out whose credential text is. While the client's address is slowed down, it accepts only tokens that trl has made, see throttle.
 func (b *bearer) verify(r *http.Request, text string) (*Grant, method, Outcome) {
 	addr := ClientAddr(r)
 	slow := b.throttle.wait(addr, time.Now()) > 0
 	var g *Grant
 	by, why := byToken, Unknown
 	switch {
-	case b.jwt != nil && strings.Count(text, ".") == 2 && strings.HasPrefix(text, "eyJ"): // one that we make has no dots
+	case b.jwt != nil && strings.Count(text, ".") == 2 && strings.HasPrefix(text, "eyJ"): // tokens that trl makes have no dots
 		by = byJWT
 		if !slow {
 			g, why = b.jwt.verify(r.Context(), text)
@@ -116,7 +116,7 @@ func (b *bearer) verify(r *http.Request, text string) (*Grant, method, Outcome) 
 	return g, by, why
 }
 
-// bearerText is the first bearer credential; ok says that it can be one.
+// bearerText returns the first bearer credential; ok means that its form could be right.
 func bearerText(r *http.Request) (text string, found, ok bool) {
 	if h := r.Header.Get("Authorization"); h != "" {
 		scheme, text, _ := strings.Cut(h, " ")
@@ -129,7 +129,7 @@ func bearerText(r *http.Request) (text string, found, ok bool) {
 	return "", false, false
 }
 
-// offeredProtocol is the rest of the first Subprotocol entry that begins with prefix.
+// offeredProtocol returns the rest of the first Subprotocol entry that begins with prefix.
 func offeredProtocol(r *http.Request, prefix string) (rest string, found bool) {
 	for _, line := range r.Header.Values("Sec-WebSocket-Protocol") {
 		for entry := range strings.SplitSeq(line, ",") {

@@ -12,24 +12,24 @@ import (
 	"trl/protocol"
 )
 
-// Terms are what a credential is bound to. Zero: no bound.
+// Terms are the bounds of a credential. The zero value has no bound.
 type Terms struct {
 	Expires     time.Time
-	MaxSessions int     // live sessions of its subject
-	MaxInFlight int     // requests under way, over all its connections
-	Rate        float64 // requests a second, over all its connections
+	MaxSessions int     // how many live sessions its subject may have
+	MaxInFlight int     // how many requests may be in flight, over all its connections
+	Rate        float64 // how many requests a second, over all its connections
 }
 
-// credentialState is one credential as long as it is good, for all whom it has let in. Terms may change meanwhile.
+// credentialState is one valid credential, shared by all connections that use it. Its Terms may change.
 type credentialState struct {
-	valid    context.Context // ends when the credential is withdrawn
+	valid    context.Context // ends when the credential is revoked
 	withdraw context.CancelFunc
 	terms    atomic.Pointer[Terms]
 	inFlight atomic.Int64
 	limiter  *rate.Limiter
 
 	mu     sync.Mutex
-	timers map[*expiryTimer]struct{} // guarded by mu; of those whom it has let in
+	timers map[*expiryTimer]struct{} // guarded by mu; the expiry timers of connections that use it
 }
 
 func newCredentialState(t Terms) *credentialState {
@@ -42,33 +42,33 @@ func newCredentialState(t Terms) *credentialState {
 func (s *credentialState) setTerms(t Terms) {
 	s.terms.Store(&t)
 	s.mu.Lock()
-	for c := range s.timers { // another expiry may be in force
+	for c := range s.timers { // the expiry may have changed
 		c.checkNow()
 	}
 	s.mu.Unlock()
 	if t.Rate > 0 {
-		s.limiter.SetBurst(max(1, int(2*t.Rate))) // two seconds' worth: clients come in bursts
+		s.limiter.SetBurst(max(1, int(2*t.Rate))) // the requests of two seconds, because clients send bursts
 		s.limiter.SetLimit(rate.Limit(t.Rate))
 		return
 	}
 	s.limiter.SetLimit(rate.Inf)
 }
 
-// A Grant is what a credential is worth: who brings it, and what it rests on.
+// A Grant is what a client may do: its principal, and the credentials on which that rests.
 type Grant struct {
 	Principal
-	token       string             // id of the token that it goes back to, if any
-	guessable   bool               // a token that somebody may have thought up
-	Share       *pool.Share        // the link that is all that it opens; nil: everything that is its subject's
-	credentials []*credentialState // it is good as long as all of these are; none: for ever
+	token       string             // id of the token from which it comes, if any
+	guessable   bool               // a token that a person may have chosen
+	Share       *pool.Share        // it opens only this share link; nil: everything that belongs to its subject
+	credentials []*credentialState // it is valid as long as all of these are; none: for ever
 }
 
-// newGrant is one that rests on a credential of its own.
+// newGrant returns a Grant with a credentialState of its own.
 func newGrant(who Principal, t Terms) *Grant {
 	return &Grant{Principal: who, credentials: []*credentialState{newCredentialState(t)}}
 }
 
-// expires is when the first that it rests on does; zero: never.
+// Expires returns when the first of its credentials expires; zero: never.
 func (g *Grant) Expires() (at time.Time) {
 	for _, s := range g.credentials {
 		if t := s.terms.Load().Expires; !t.IsZero() && (at.IsZero() || t.Before(at)) {
@@ -91,7 +91,7 @@ func (g *Grant) IsValid(now time.Time) bool {
 	return at.IsZero() || now.Before(at)
 }
 
-// ExpiredError is why nothing is done any more for who came with it; nil: it is good.
+// ExpiredError returns the error for a client whose credential is no longer valid, or nil.
 func (g *Grant) ExpiredError() *protocol.Error {
 	switch {
 	case g.IsValid(time.Now()):
@@ -102,13 +102,14 @@ func (g *Grant) ExpiredError() *protocol.Error {
 	return protocol.Errorf(protocol.AuthFailed, "what you logged in with is no longer good")
 }
 
-// expiryCheckInterval is how long a timer is trusted: those stand still while the machine sleeps, and an expiry may be put off.
+// expiryCheckInterval is how often an expiry is checked. One long timer would not do: timers stand still while the machine sleeps, and an expiry may
+// be moved.
 const expiryCheckInterval = 30 * time.Second
 
-// OnExpiry calls f, once and on a goroutine of its own, when the grant is over. stop takes that back.
+// OnExpiry calls f, once and in a goroutine of its own, when the grant is no longer valid. stop cancels that.
 func (g *Grant) OnExpiry(f func()) (stop func()) {
 	once := sync.OnceFunc(f)
-	f = func() { go once() } // ends with f, which may wait for a close frame to be taken
+	f = func() { go once() } // ends with f, which may wait until a close frame is written
 	var stops []func() bool
 	for _, s := range g.credentials {
 		stops = append(stops, context.AfterFunc(s.valid, f))
@@ -145,7 +146,7 @@ type expiryTimer struct {
 
 func (g *Grant) newExpiryTimer(f func()) *expiryTimer {
 	c := &expiryTimer{g: g, f: f}
-	c.timer = time.AfterFunc(expiryCheckInterval, c.check) // checkNow comes first
+	c.timer = time.AfterFunc(expiryCheckInterval, c.check) // unless checkNow comes first
 	return c
 }
 
@@ -153,7 +154,7 @@ func (c *expiryTimer) check() {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	at := c.g.Expires()
-	left := time.Until(at.Round(0)) // by the clock on the wall
+	left := time.Until(at.Round(0)) // by the wall clock
 	switch {
 	case c.timer == nil, at.IsZero():
 	case left <= 0:
@@ -163,7 +164,7 @@ func (c *expiryTimer) check() {
 	}
 }
 
-// checkNow looks again soon, on another goroutine.
+// checkNow checks again soon, in another goroutine.
 func (c *expiryTimer) checkNow() {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -182,7 +183,7 @@ func (c *expiryTimer) stop() bool {
 	return c.timer.Stop()
 }
 
-// BeginRequest admits one request, which done ends, or says which bound is reached.
+// BeginRequest admits one request, which EndRequest ends, or returns the error of the bound that is reached.
 func (g *Grant) BeginRequest() *protocol.Error {
 	for i, s := range g.credentials {
 		t := s.terms.Load()

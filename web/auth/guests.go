@@ -8,13 +8,14 @@ import (
 	"trl/pool/share"
 )
 
-// Authorize is Authenticate for those who may be guests: who came with a share's token is one, or nobody. Nothing but the WebSocket is for guests.
+// Authorize is Authenticate for routes that guests may use. A request with a share link's token is a guest's, or refused. Only the WebSocket is open
+// to guests.
 func (c *Checker) Authorize(r *http.Request) (*Grant, *Denial) {
 	token, _, _ := bearerText(r)
 	if !share.IsToken(token) {
 		return c.Authenticate(r)
 	}
-	sh, ok := c.pool.FindShare(token) // also while the address is slowed down: nobody guesses one
+	sh, ok := c.pool.FindShare(token) // also while the address is slowed down, because nobody can guess a link
 	if !ok {
 		c.throttle.wrong(ClientAddr(r), time.Now())
 		return nil, c.recordOutcome(r, byShare, Unknown, nil)
@@ -23,7 +24,7 @@ func (c *Checker) Authorize(r *http.Request) (*Grant, *Denial) {
 	if sh.Control() {
 		g.Role = User
 	}
-	if sh.CredentialID() != "" { // a link is worth what its maker is, and what is asked over it counts as his
+	if sh.CredentialID() != "" { // a link rests on its maker's credential, and its requests count for that credential
 		maker := c.ByID(sh.CredentialID())
 		if maker == nil || !maker.IsValid(time.Now()) || !maker.mayShare(sh.Owner()) {
 			return nil, c.recordOutcome(r, byShare, expired, nil)
@@ -33,7 +34,7 @@ func (c *Checker) Authorize(r *http.Request) (*Grant, *Denial) {
 	return g, c.recordOutcome(r, byShare, Accepted, nil)
 }
 
-// byID is the token, or the login that goes back to none, with this id; nil: it is there no more.
+// ByID returns the Grant of the token with this id, or of a login that comes from no token; nil: it no longer exists.
 func (c *Checker) ByID(id string) *Grant {
 	if c.c.Tokens != nil {
 		if g := c.c.Tokens.ByID(id); g != nil {
@@ -43,8 +44,8 @@ func (c *Checker) ByID(id string) *Grant {
 	return c.logins.file.ByID(id)
 }
 
-// ForShare is the token that g goes back to, as long as it is there, else g: a share link that is made with g rests on it. A login, which people end
-// when they leave, would be over too early.
+// ForShare returns the token from which g comes, as long as that exists, else g. A share link rests on it. It does not rest on a login, because
+// people end their login when they leave.
 func (c *Checker) ForShare(g *Grant) *Grant {
 	if token := c.ByID(g.token); token != nil {
 		return token
@@ -52,14 +53,14 @@ func (c *Checker) ForShare(g *Grant) *Grant {
 	return g
 }
 
-// CredentialID names the token that it goes back to; "": there is none.
+// CredentialID returns the id of the token or login on which g rests; "": there is none.
 func (g *Grant) CredentialID() string { return g.token }
 
 func (g *Grant) mayShare(owner string) bool {
 	return g.Role == Admin || g.Role == User && g.Subject == owner
 }
 
-// Reaches reports whether the session's member with this id is open to it; empty stands for what belongs to the whole session.
+// Reaches reports whether g opens the part of the session with this id. The empty id stands for what belongs to the whole session.
 func (g *Grant) Reaches(s *pool.Session, term string) bool {
 	sh := g.Share
 	return sh == nil || sh.Session() == s && (sh.Terminal() == "" || sh.Terminal() == term)

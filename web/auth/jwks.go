@@ -19,32 +19,32 @@ import (
 )
 
 const (
-	// jwksFreshFor is how old the set may get; jwksUsableFor is how long one is kept that cannot be fetched again: an identity provider
-	// that is away for a moment locks nobody out, a key that was taken back is not good for ever.
+	// jwksFreshFor is how old the set may get before it is fetched again. jwksUsableFor is how long an old set is used if it cannot be fetched: a
+	// provider that is away for a moment locks nobody out, and a key that was withdrawn is not valid for ever.
 	jwksFreshFor  = 10 * time.Minute
 	jwksUsableFor = time.Hour
-	// jwksFetchInterval bounds fetches: a token with an unknown key id, which anybody can make up, asks for one.
+	// jwksFetchInterval bounds fetches, because every token with an unknown key id, which anybody can make up, causes one.
 	jwksFetchInterval = 10 * time.Second
 
 	providerTimeout = 5 * time.Second
 	maxProviderText = 1 << 20
 )
 
-// errNoKeys: there is no key to check a token with, and none could be fetched.
+// errNoKeys means that there is no key to check a token with, and none could be fetched.
 var errNoKeys = errors.New("no keys")
 
-// jwks is a set of public keys that somebody else publishes. Fetching happens on the request that needs it, one at a time.
+// jwks is a set of public keys that an identity provider publishes. The request that needs the keys fetches them, one request at a time.
 type jwks struct {
 	url     string
 	client  *http.Client
 	log     zerolog.Logger
 	limiter *rate.Limiter
 
-	fetching chan struct{} // one token: who has it may fetch
+	fetching chan struct{} // holds one token; the goroutine that has it may fetch
 
 	mu        sync.RWMutex
 	keys      []jose.JSONWebKey // guarded by mu
-	fetchedAt time.Time         // guarded by mu; when they came
+	fetchedAt time.Time         // guarded by mu; when they were fetched
 }
 
 func newJWKS(address string, log zerolog.Logger) (*jwks, error) {
@@ -53,11 +53,11 @@ func newJWKS(address string, log zerolog.Logger) (*jwks, error) {
 	}
 	return &jwks{
 		url: address, client: providerClient(), log: log, fetching: make(chan struct{}, 1),
-		limiter: rate.NewLimiter(rate.Every(jwksFetchInterval), 2), // two: keys may change while the first token is looked at
+		limiter: rate.NewLimiter(rate.Every(jwksFetchInterval), 2), // two, because the keys may change while the first token is checked
 	}, nil
 }
 
-// checkProviderURL refuses an address whose answers others could change on the way.
+// checkProviderURL refuses a URL whose answers others could change on the way.
 func checkProviderURL(address string) error {
 	u, err := url.Parse(address)
 	if err != nil || u.Host == "" || u.User != nil {
@@ -69,15 +69,16 @@ func checkProviderURL(address string) error {
 	return fmt.Errorf("%s is neither https nor on this machine", u.Redacted())
 }
 
-// providerClient asks identity providers: soon or not at all, so much and no more, and nobody whom trustworthy would refuse.
+// providerClient returns the client for requests to identity providers, with bounds on time and size. It refuses every address that trustworthy
+// refuses.
 func providerClient() *http.Client {
 	return &http.Client{
 		Timeout:   providerTimeout,
-		Transport: boundedTransport{&http.Transport{Proxy: http.ProxyFromEnvironment, DisableKeepAlives: true}}, // seldom used: no connection stays
+		Transport: boundedTransport{&http.Transport{Proxy: http.ProxyFromEnvironment, DisableKeepAlives: true}}, // it is seldom used, so it keeps no connection
 	}
 }
 
-// boundedTransport cuts answers off, and sees every address, those of redirects and of discovery documents too.
+// boundedTransport bounds the size of answers, and checks every address, also those of redirects and of discovery documents.
 type boundedTransport struct{ http.RoundTripper }
 
 func (b boundedTransport) RoundTrip(r *http.Request) (*http.Response, error) {
@@ -94,7 +95,7 @@ func (b boundedTransport) RoundTrip(r *http.Request) (*http.Response, error) {
 	return resp, err
 }
 
-// find gives the key with this id; with none, the only one there is.
+// find returns the key with this id; without an id, the only key that there is.
 func (j *jwks) find(ctx context.Context, kid string) (any, error) {
 	key, age := j.cached(kid)
 	if key == nil || age > jwksFreshFor {
@@ -110,7 +111,7 @@ func (j *jwks) find(ctx context.Context, kid string) (any, error) {
 	return key, nil
 }
 
-// cached tells how old what it gives is; beyond jwksUsableFor where there is nothing yet.
+// cached returns the keys and their age, which is beyond jwksUsableFor if there are none yet.
 func (j *jwks) cached(kid string) (key any, age time.Duration) {
 	j.mu.RLock()
 	defer j.mu.RUnlock()
@@ -126,7 +127,7 @@ func (j *jwks) cached(kid string) (key any, age time.Duration) {
 	return key, time.Since(j.fetchedAt)
 }
 
-// refresh fetches the keys, unless somebody just did. Who comes while they are fetched waits for that.
+// refresh fetches the keys, unless they have just been fetched. Requests that come meanwhile wait for that.
 func (j *jwks) refresh(ctx context.Context, seen time.Duration) {
 	select {
 	case j.fetching <- struct{}{}:
@@ -137,7 +138,7 @@ func (j *jwks) refresh(ctx context.Context, seen time.Duration) {
 	if _, age := j.cached(""); age < seen || !j.limiter.Allow() {
 		return
 	}
-	keys, err := j.fetch(context.WithoutCancel(ctx)) // who asks and leaves must not spoil it for those who wait
+	keys, err := j.fetch(context.WithoutCancel(ctx)) // a client that leaves must not make it fail for those that wait
 	if err != nil {
 		j.log.Warn().Err(err).Msg("JWKS cannot be fetched")
 		return
@@ -167,7 +168,7 @@ func (j *jwks) fetch(ctx context.Context) ([]jose.JSONWebKey, error) {
 	return parseKeys(text)
 }
 
-// parseKeys leaves out what is not for signatures, or not of a kind that we know; a set without any key is none.
+// parseKeys drops keys that are not for signatures or not of a known kind. A set without any key is an error.
 func parseKeys(text []byte) (keys []jose.JSONWebKey, err error) {
 	var set struct {
 		Keys []jsontext.Value `json:"keys"`
@@ -190,7 +191,7 @@ func parseKeys(text []byte) (keys []jose.JSONWebKey, err error) {
 	return keys, nil
 }
 
-// LoopbackName reports whether a hostName names this machine to itself.
+// LoopbackName reports whether a host name is a name of the machine itself.
 func LoopbackName(name string) bool {
 	addr, err := netip.ParseAddr(name)
 	return name == "localhost" || err == nil && addr.IsLoopback()

@@ -22,7 +22,7 @@ import (
 	"github.com/rs/zerolog"
 )
 
-// JWTConfig says which JWTs are taken. All of it but Role is needed, and one of KeyFile and JWKS.
+// JWTConfig says which JWTs are accepted. All of it but Role is required, and one of KeyFile and JWKS.
 type JWTConfig struct {
 	KeyFile    string // a public key or certificate, PEM; with HS algorithms the secret itself
 	JWKS       string // or the URL of a set of public keys
@@ -32,32 +32,32 @@ type JWTConfig struct {
 	Role       RoleRule
 }
 
-// JWTAlgorithms are those that may be asked for. "none" is not among them.
+// JWTAlgorithms are the algorithms that an operator may choose. "none" is not among them.
 var JWTAlgorithms = []string{"RS256", "RS384", "RS512", "PS256", "PS384", "PS512", "ES256", "ES384", "ES512", "EdDSA", "HS256", "HS384", "HS512"}
 
 const (
-	// jwtLeeway is how far the clocks of issuer and gateway may be apart.
+	// jwtLeeway is how much the clocks of issuer and gateway may differ.
 	jwtLeeway = 5 * time.Second
-	// maxJWT is far beyond what fits into a header of ours besides.
+	// maxJWT is the largest JWT; it is far above what fits into a header with everything else.
 	maxJWT = 16 << 10
-	// minSecret is the size of the smallest hash that HS algorithms use (RFC 7518 §3.2).
+	// minSecret is the size of the smallest hash of the HS algorithms (RFC 7518, section 3.2).
 	minSecret  = 32
 	minRSABits = 2048
 	// paddedSecret is the size below which go-jose refuses a secret for HS512.
 	paddedSecret = 64
 )
 
-// JWT judges JSON Web Tokens of one issuer. Which algorithms count is the operator's to say, never the token's: a public key is no HMAC
-// secret, whatever a header says.
+// JWT checks JSON Web Tokens of one issuer. The operator chooses the algorithms, never the token: a public key must not count as an HMAC secret
+// because a header says so.
 type JWT struct {
 	c          JWTConfig
 	algorithms []jose.SignatureAlgorithm
-	jwks       *jwks // nil: the key is a file's
+	jwks       *jwks // nil: the key comes from a file
 	key        atomic.Pointer[any]
 	reload     *filewatch.Follower // nil with jwks
 }
 
-// OpenJWT reads the key, and follows its file until Close. Keys of a URL are fetched when the first token comes.
+// OpenJWT reads the key and watches its file until Close. The keys of a URL are fetched when the first token comes.
 func OpenJWT(c JWTConfig, log zerolog.Logger) (*JWT, error) {
 	if len(c.Algorithms) == 0 {
 		c.Algorithms = []string{"RS256", "ES256", "EdDSA"}
@@ -99,7 +99,7 @@ func OpenJWT(c JWTConfig, log zerolog.Logger) (*JWT, error) {
 	return j, err
 }
 
-// Close stops following the key's file.
+// Close stops watching the key's file.
 func (j *JWT) Close() error {
 	if j.reload == nil {
 		return nil
@@ -115,11 +115,11 @@ func (j *JWT) load(secret bool) error {
 	var key any = text
 	block, _ := pem.Decode(text)
 	switch {
-	case secret && block != nil: // the confusion that lets everybody who has the public key sign
+	case secret && block != nil: // otherwise everybody who has the public key could sign
 		return fmt.Errorf("JWT key %s: PEM is no secret for HS algorithms", j.c.KeyFile)
 	case secret && len(text) < minSecret:
 		return fmt.Errorf("JWT key %s: a secret has at least %d bytes", j.c.KeyFile, minSecret)
-	case secret && len(text) < paddedSecret: // HMAC itself pads its key with zeros (RFC 2104 §2), so this is the same key
+	case secret && len(text) < paddedSecret: // HMAC itself pads its key with zeros (RFC 2104, section 2), so this is the same key
 		key = append(text, make([]byte, paddedSecret-len(text))...)
 	case !secret:
 		if block == nil {
@@ -151,7 +151,7 @@ func publicKey(block *pem.Block) (any, error) {
 	return nil, fmt.Errorf("%s is not PUBLIC KEY or CERTIFICATE", block.Type)
 }
 
-// usable refuses keys that are no public keys, or weak ones.
+// usable refuses weak keys, and keys that are not public keys.
 func usable(key any) error {
 	switch key := key.(type) {
 	case *rsa.PublicKey:
@@ -179,7 +179,7 @@ func (j *JWT) verify(ctx context.Context, text string) (*Grant, Outcome) {
 		return nil, malformedCredential
 	}
 	header := token.Headers[0]
-	if _, critical := header.ExtraHeaders["crit"]; critical { // extensions that must be understood (RFC 7515 §4.1.11)
+	if _, critical := header.ExtraHeaders["crit"]; critical { // extensions that the server would have to understand (RFC 7515, section 4.1.11)
 		return nil, Unknown
 	}
 	var key any
@@ -192,7 +192,7 @@ func (j *JWT) verify(ctx context.Context, text string) (*Grant, Outcome) {
 	}
 	var known struct {
 		jwt.Claims
-		ID any `json:"jti"` // not looked at, whatever its type
+		ID any `json:"jti"` // not used, so it may have any type
 	}
 	if token.Claims(key, &known) != nil || known.Expiry == nil { // the signature, and the types of the claims
 		return nil, Unknown

@@ -23,15 +23,15 @@ const (
 	LoginLifetime = 30 * 24 * time.Hour
 )
 
-// logins are the browsers that are logged in. The cookie is a random id; what it stands for is here. It is a token file of its own, so
-// that nobody is logged out by an upgrade or a crash: kept hashed, replaced whole, read again when another gateway has changed it.
+// logins are the browsers that are logged in. A browser's cookie is a random id; its rights are kept here, as a token file, so that an upgrade or a
+// crash logs nobody out: the ids are hashed, the file is replaced as a whole, and it is read again when another gateway has changed it.
 type logins struct {
-	file   *TokenFile // without a path it is kept in memory
-	tokens Tokens     // those that logins are made with; nil: none
+	file   *TokenFile // without a path it is in memory only
+	tokens Tokens     // the tokens from which logins are made; nil: none
 	log    zerolog.Logger
 
-	mu   sync.Mutex // around a change
-	text []string   // guarded by mu; the lines, where there is no path
+	mu   sync.Mutex // held during a change
+	text []string   // guarded by mu; the lines, if there is no path
 }
 
 var ErrTooManyLogins = errors.New("too many browsers are logged in")
@@ -40,8 +40,8 @@ func newLogins(tokens Tokens, log zerolog.Logger) *logins {
 	return &logins{file: &TokenFile{mayBeEmpty: true}, tokens: tokens, log: log}
 }
 
-// open keeps them at path, and follows that file until Close. Where that cannot be, it says so and goes on without: a new gateway then
-// knows nobody.
+// open keeps the logins at path, and watches that file until Close. If that fails, it logs it and goes on in memory; then a new gateway knows no
+// login.
 func (l *logins) open(path string) error {
 	if path == "" {
 		return nil
@@ -49,7 +49,7 @@ func (l *logins) open(path string) error {
 	pruned := editTokens(path, func(lines []string) ([]string, error) { return dropExpiredLogins(lines, time.Now()), nil })
 	l.file.path = path
 	err := l.file.load()
-	if err == nil && pruned != nil { // a full disk, for one: who is logged in stays so
+	if err == nil && pruned != nil { // for example a full disk; the logins stay valid
 		l.log.Warn().Err(pruned).Msg("the file of logins cannot be written")
 	}
 	if err != nil {
@@ -68,7 +68,7 @@ func (l *logins) Close() error {
 	return l.file.Close()
 }
 
-// dropExpiredLogins drops what has expired.
+// dropExpiredLogins drops logins that have expired.
 func dropExpiredLogins(lines []string, now time.Time) (kept []string) {
 	for _, line := range lines {
 		if k, err := parseToken(line); err == nil && now.Before(k.Expires) {
@@ -78,7 +78,7 @@ func dropExpiredLogins(lines []string, now time.Time) (kept []string) {
 	return kept
 }
 
-// dropOldestLogins drops the oldest logins of a subject that has as many as it may, and refuses one beyond all that there may be.
+// dropOldestLogins drops the oldest logins of a subject that has as many as it may have. It refuses a login beyond the bound of all.
 func dropOldestLogins(lines []string, subject string) (kept []string, err error) {
 	own := 0
 	for _, line := range slices.Backward(lines) {
@@ -96,7 +96,7 @@ func dropOldestLogins(lines []string, subject string) (kept []string, err error)
 	return kept, nil
 }
 
-// change has edit make the lines anew.
+// change replaces the lines by those that edit makes.
 func (l *logins) change(edit func(lines []string) ([]string, error)) error {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -107,7 +107,7 @@ func (l *logins) change(edit func(lines []string) ([]string, error)) error {
 		if err := editTokens(l.file.path, whole); err != nil {
 			return err
 		}
-		return l.file.load() // not only when the watcher hears of it
+		return l.file.load() // now, and not only when the watcher notices
 	}
 	text, err := whole(l.text)
 	if err != nil {
@@ -121,7 +121,7 @@ func (l *logins) change(edit func(lines []string) ([]string, error)) error {
 	return err
 }
 
-// begin makes a login of what g is worth, for at most life, and returns the cookie's value.
+// begin makes a login with the rights of g, for at most life, and returns the cookie's value.
 func (l *logins) begin(g *Grant, life time.Duration) (secret string, until time.Time, err error) {
 	until = time.Now().Add(life)
 	if at := g.Expires(); !at.IsZero() && at.Before(until) {
@@ -137,8 +137,8 @@ func (l *logins) begin(g *Grant, life time.Duration) (secret string, until time.
 	})
 }
 
-// end ends the login; its connections are closed. That holds for this gateway also where the file cannot be written, which is the error; the
-// next change writes it.
+// end ends the login and closes its connections. This gateway forgets the login even if the file cannot be written, which is the error; the next
+// change writes the file.
 func (l *logins) end(secret string) error {
 	_, e := l.file.lookup(secret)
 	if e == nil {
@@ -157,7 +157,7 @@ func (l *logins) authenticate(r *http.Request) (*Grant, method, Outcome) {
 	if e == nil {
 		return nil, byLogin, Unknown
 	}
-	if e.Via != "" { // it is worth what its token is now
+	if e.Via != "" { // it has the rights that its token has now
 		if l.tokens == nil {
 			return nil, byLogin, Unknown
 		}
@@ -174,7 +174,8 @@ func (l *logins) authenticate(r *http.Request) (*Grant, method, Outcome) {
 	return g, byLogin, Accepted
 }
 
-// cookieName has the port in it: cookies ignore ports, and two gateways on one machine would log each other's users out.
+// cookieName returns the name of the cookie, which has the port in it. Cookies ignore ports, so two gateways on one machine would otherwise log each
+// other's users out.
 func cookieName(r *http.Request) string {
 	if _, port, err := net.SplitHostPort(r.Host); err == nil {
 		return "trl_login_" + port
@@ -182,17 +183,17 @@ func cookieName(r *http.Request) string {
 	return "trl_login"
 }
 
-// LoginPrefix is where a login's cookie is for, and where everything is that needs a login: /at/LOGIN/v1/ws is /v1/ws. Browsers hand a cookie of
-// the path / to every server on this host, whatever its port, a program in a session among them; nobody asks those for this path.
+// LoginPrefix begins the path of a login's cookie, and of all routes that need a login: /at/LOGIN/v1/ws is /v1/ws. Browsers send a cookie of the path
+// / to every server on this host, whatever its port, also to a program in a session. They ask none of those for this path.
 const LoginPrefix = "/at/"
 
-// loginPath is what nobody can guess who does not have the secret. The file of logins has another hash of that.
+// loginPath returns a path that nobody can guess without the secret. The file of logins has another hash of the secret.
 func loginPath(secret string) string {
 	hash := sha256.Sum256([]byte("path " + secret))
 	return LoginPrefix + hex.EncodeToString(hash[:16]) + "/"
 }
 
-// cookiePath is where r came to: below a login's path, or anywhere else.
+// cookiePath returns the path of the request's login, or / outside of one.
 func cookiePath(r *http.Request) string {
 	if rest, ok := strings.CutPrefix(r.RequestURI, LoginPrefix); ok {
 		login, _, _ := strings.Cut(rest, "/")
@@ -201,8 +202,8 @@ func cookiePath(r *http.Request) string {
 	return "/"
 }
 
-// loginCookie is the login that r brings; "": none. Below a login's path no other counts: any server on this host may set cookies for all
-// of it, with a login of somebody else in them.
+// loginCookie returns the login in r; "": none. Below a login's path no other cookie counts: every server on this host may set cookies for the whole
+// host, with another login in them.
 func loginCookie(r *http.Request) string {
 	path := cookiePath(r)
 	for _, c := range r.CookiesNamed(cookieName(r)) {
@@ -213,16 +214,16 @@ func loginCookie(r *http.Request) string {
 	return ""
 }
 
-// setCookie gives the browser its login: scripts cannot read it, and pages of others cannot make the browser send it.
+// setCookie gives the browser its login. Scripts cannot read it, and pages of other sites cannot make the browser send it.
 func setCookie(w http.ResponseWriter, r *http.Request, secret string, until time.Time) {
-	DropCookie(w, r) // for the path /, as we once made them
+	DropCookie(w, r) // an old cookie for the path /, as earlier versions set it
 	http.SetCookie(w, &http.Cookie{
 		Name: cookieName(r), Value: secret, Path: loginPath(secret), Expires: until,
 		HttpOnly: true, Secure: IsSecure(r), SameSite: http.SameSiteStrictMode,
 	})
 }
 
-// DropCookie has the browser forget the login that came with r.
+// DropCookie makes the browser forget the login that came with r.
 func DropCookie(w http.ResponseWriter, r *http.Request) {
 	if _, err := r.Cookie(cookieName(r)); err != nil {
 		return

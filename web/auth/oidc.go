@@ -23,11 +23,11 @@ import (
 type OIDCConfig struct {
 	Issuer       string
 	ClientID     string
-	SecretFile   string        // of a confidential client, read at each login; empty: a public client, PKCE alone
-	RedirectURL  string        // https://HOST/login/oidc/callback, as the provider knows it
-	Scopes       []string      // beside openid
-	Role         RoleRule      // by the ID token's claims
-	SessionLasts time.Duration // what we know of a person may be out of date then; 12 h
+	SecretFile   string        // the secret of a confidential client, read at each login; empty: a public client, with PKCE only
+	RedirectURL  string        // https://HOST/login/oidc/callback, as registered at the provider
+	Scopes       []string      // requested in addition to openid
+	Role         RoleRule      // the role by the ID token's claims
+	SessionLasts time.Duration // how long a login lasts, because the person's rights may change; 12 h
 }
 
 const (
@@ -35,11 +35,11 @@ const (
 	CallbackPath = "/login/oidc/callback"
 	// loginAttemptLifetime is how long a person may take at the provider: passwords, a second factor.
 	loginAttemptLifetime = 10 * time.Minute
-	// discoveryLasts is how long the provider's own description counts.
+	// discoveryLasts is how long the provider's description of itself counts.
 	discoveryLasts = time.Hour
 )
 
-// Check refuses what could not work, before anybody tries.
+// Check returns an error for a configuration that could not work.
 func (c *OIDCConfig) Check() error {
 	if c.ClientID == "" {
 		return errors.New("OIDC: a client id is needed")
@@ -56,24 +56,25 @@ func (c *OIDCConfig) Check() error {
 	return nil
 }
 
-// oidcLogin logs people in by the authorization code flow with PKCE, state and nonce. What an attempt needs is in a cookie of the browser
-// that makes it, so that strangers who begin many fill nothing here.
+// oidcLogin logs people in by the authorization code flow with PKCE, state and nonce. The state of an attempt is in a cookie of the browser, so
+// strangers who begin many attempts use no memory here.
 type oidcLogin struct {
 	c      *OIDCConfig
 	client *http.Client
 
-	discoverSlot chan struct{} // one token: who has it may ask the provider who it is
+	discoverSlot chan struct{} // holds one token; the goroutine that has it may ask the provider for its description
 
 	mu       sync.Mutex
-	provider *oidc.Provider // guarded by mu; nil: nobody has answered yet
-	at       time.Time      // guarded by mu; when it was asked last
+	provider *oidc.Provider // guarded by mu; nil: the provider has not answered yet
+	at       time.Time      // guarded by mu; when the provider was last asked
 }
 
 func newOIDC(c *OIDCConfig) *oidcLogin {
 	return &oidcLogin{c: c, client: providerClient(), discoverSlot: make(chan struct{}, 1)}
 }
 
-// discover asks the provider for its addresses, keys and algorithms; at the first login and not at the start, where it may not be up yet.
+// discover asks the provider for its addresses, keys and algorithms. This happens at the first login and not at the start, when the provider may not
+// be up yet.
 func (o *oidcLogin) discover(ctx context.Context) (*oidc.Provider, error) {
 	if p := o.cachedProvider(); p != nil {
 		return p, nil
@@ -84,10 +85,10 @@ func (o *oidcLogin) discover(ctx context.Context) (*oidc.Provider, error) {
 		return nil, ctx.Err()
 	}
 	defer func() { <-o.discoverSlot }()
-	if p := o.cachedProvider(); p != nil { // somebody else was first
+	if p := o.cachedProvider(); p != nil { // another login has asked meanwhile
 		return p, nil
 	}
-	p, err := oidc.NewProvider(o.context(context.Background()), o.c.Issuer) // no request's: its keys are fetched with it later on
+	p, err := oidc.NewProvider(o.context(context.Background()), o.c.Issuer) // not a request's context, because the provider's keys are fetched with it later
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	if err == nil {
@@ -96,11 +97,11 @@ func (o *oidcLogin) discover(ctx context.Context) (*oidc.Provider, error) {
 	if o.provider == nil {
 		return nil, err
 	}
-	o.at = time.Now() // with what was known when it does not answer now
+	o.at = time.Now() // if it does not answer now, the old description counts
 	return o.provider, nil
 }
 
-// cachedProvider is what the provider said lately, else nil.
+// cachedProvider returns the provider's recent description, else nil.
 func (o *oidcLogin) cachedProvider() *oidc.Provider {
 	o.mu.Lock()
 	defer o.mu.Unlock()
@@ -127,12 +128,12 @@ func (o *oidcLogin) oauth(p *oidc.Provider) (*oauth2.Config, error) {
 	return c, err
 }
 
-// loginAttempt is one way to the provider and back.
+// loginAttempt is one way of a browser to the provider and back.
 type loginAttempt struct{ state, nonce, verifier string }
 
 func loginAttemptCookie(r *http.Request) string { return cookieName(r) + "_oidc" }
 
-// setLoginAttempt: SameSite=Lax, because the browser comes back from another site.
+// setLoginAttempt stores the attempt in a cookie, with SameSite=Lax because the browser comes back from another site.
 func setLoginAttempt(w http.ResponseWriter, r *http.Request, value string) {
 	c := &http.Cookie{Name: loginAttemptCookie(r), Value: value, Path: OIDCPath, MaxAge: int(loginAttemptLifetime.Seconds()), HttpOnly: true, Secure: IsSecure(r), SameSite: http.SameSiteLaxMode}
 	if value == "" {
@@ -153,7 +154,7 @@ func loginAttemptOf(r *http.Request) (a loginAttempt, ok bool) {
 	return loginAttempt{parts[0], parts[1], parts[2]}, true
 }
 
-// BeginOIDC sends the browser to the provider.
+// BeginOIDC redirects the browser to the provider.
 func (c *Checker) BeginOIDC(w http.ResponseWriter, r *http.Request) {
 	if c.refuseThrottled(w, r) {
 		return
@@ -175,7 +176,7 @@ func (c *Checker) BeginOIDC(w http.ResponseWriter, r *http.Request) {
 	http.Redirect(w, r, client.AuthCodeURL(a.state, oidc.Nonce(a.nonce), oauth2.S256ChallengeOption(a.verifier)), http.StatusSeeOther)
 }
 
-// refuseThrottled answers an address that has brought too much that was wrong.
+// refuseThrottled answers a client whose address has sent too many wrong credentials.
 func (c *Checker) refuseThrottled(w http.ResponseWriter, r *http.Request) bool {
 	if c.throttle.wait(ClientAddr(r), time.Now()) == 0 {
 		return false
@@ -184,14 +185,14 @@ func (c *Checker) refuseThrottled(w http.ResponseWriter, r *http.Request) bool {
 	return true
 }
 
-// FinishOIDC is where the provider sends the browser back to. With ok, g is who logs in, and life how long the login lasts; else the answer is
+// FinishOIDC handles the browser's return from the provider. If ok, g is who logs in, and life is how long the login lasts; else the answer has been
 // written.
 func (c *Checker) FinishOIDC(w http.ResponseWriter, r *http.Request) (g *Grant, life time.Duration, ok bool) {
 	if c.refuseThrottled(w, r) {
 		return nil, 0, false
 	}
 	a, ok := loginAttemptOf(r)
-	setLoginAttempt(w, r, "") // once
+	setLoginAttempt(w, r, "") // an attempt counts only once
 	q := r.URL.Query()
 	if !ok || subtle.ConstantTimeCompare([]byte(q.Get("state")), []byte(a.state)) != 1 || q.Get("code") == "" {
 		c.failOIDC(w, r, malformedCredential, errors.New("no login of this browser, or the provider refused it"))
@@ -225,8 +226,8 @@ func (o *oidcLogin) finish(ctx context.Context, code string, a loginAttempt) (wh
 		return who, withoutProviderText(err)
 	}
 	raw, _ := answer.Extra("id_token").(string)
-	id, err := p.Verifier(&oidc.Config{ClientID: o.c.ClientID}).Verify(ctx, raw) // signature by a key of the provider's, iss, aud, exp
-	if err != nil && strings.Contains(err.Error(), "fetching keys ") {           // go-oidc has no error value for it; its text has the provider's answer
+	id, err := p.Verifier(&oidc.Config{ClientID: o.c.ClientID}).Verify(ctx, raw) // checks the signature, iss, aud and exp
+	if err != nil && strings.Contains(err.Error(), "fetching keys ") {           // go-oidc has no error value for it; the text has the provider's answer
 		return who, fmt.Errorf("%w: its keys cannot be fetched", errProvider)
 	}
 	if err != nil {
@@ -239,7 +240,7 @@ func (o *oidcLogin) finish(ctx context.Context, code string, a loginAttempt) (wh
 	switch {
 	case subtle.ConstantTimeCompare([]byte(id.Nonce), []byte(a.nonce)) != 1:
 		return who, errors.New("ID token of another login")
-	case len(id.Audience) > 1 && claims["azp"] != o.c.ClientID: // OpenID Connect Core §3.1.3.7
+	case len(id.Audience) > 1 && claims["azp"] != o.c.ClientID: // OpenID Connect Core, section 3.1.3.7
 		return who, errors.New("ID token for another client")
 	}
 	who, ok := o.c.Role.principal(o.c.Issuer, id.Subject, claims)
@@ -249,10 +250,10 @@ func (o *oidcLogin) finish(ctx context.Context, code string, a loginAttempt) (wh
 	return who, nil
 }
 
-// errProvider: the provider could not be asked. Nothing is known of the person then.
+// errProvider means that the provider could not be asked, so nothing is known of the person.
 var errProvider = errors.New("the identity provider does not answer")
 
-// withoutProviderText leaves out what the provider answered: there may be anything in it.
+// withoutProviderText removes the provider's answer from an error, because that may be any text.
 func withoutProviderText(err error) error {
 	e, refused := errors.AsType[*oauth2.RetrieveError](err)
 	if !refused {
@@ -264,7 +265,7 @@ func withoutProviderText(err error) error {
 	return fmt.Errorf("code refused: status %d", e.Response.StatusCode)
 }
 
-// failOIDC counts only what the provider was asked about as wrong: any page can send a browser to the callback without an attempt.
+// failOIDC counts an attempt as wrong only if the provider was asked: any page can send a browser to the callback without an attempt.
 func (c *Checker) failOIDC(w http.ResponseWriter, r *http.Request, why Outcome, err error) {
 	if why == Unknown {
 		c.throttle.wrong(ClientAddr(r), time.Now())
@@ -272,7 +273,7 @@ func (c *Checker) failOIDC(w http.ResponseWriter, r *http.Request, why Outcome, 
 	Deny(w, c.recordOutcome(r, byOIDC, why, err))
 }
 
-// ProviderName is what the login page calls it; "": there is none.
+// ProviderName is the provider's name on the login page; "": there is no provider.
 func (c *Checker) ProviderName() string {
 	if c.oidc == nil {
 		return ""

@@ -11,8 +11,8 @@ import (
 	"trl/web/transport"
 )
 
-// PeerPrincipal is the principal behind a Unix connection: the user that the kernel says is there. Only our own user, and root, get in, whatever
-// the socket's mode says.
+// PeerPrincipal returns the principal of a Unix connection, from the user that the kernel reports. Only the gateway's own user and root are let in,
+// whatever the socket's mode says.
 func PeerPrincipal(sock *transport.Socket) (Principal, error) {
 	raw, err := sock.Conn.(syscall.Conn).SyscallConn()
 	if err != nil {

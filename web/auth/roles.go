@@ -5,14 +5,14 @@ import (
 	"slices"
 )
 
-// RoleRule says what role an identity provider's claims give.
+// RoleRule says which role an identity provider's claims give.
 type RoleRule struct {
-	Claim       string          // a string or a list of strings, of an ID token or a JWT
-	Map         map[string]Role // what its values stand for; those that are not here are roles themselves
-	DefaultRole Role            // where the claim names no role; "": who has none is refused
+	Claim       string          // the claim, a string or a list of strings, of an ID token or a JWT
+	Map         map[string]Role // the role of each value; a value that is not here is a role itself
+	DefaultRole Role            // the role if the claim names none; "": then the principal is refused
 }
 
-// role of several is the one that may do most.
+// role returns the role; of several, the one that may do most.
 func (rule RoleRule) role(claims map[string]any) (best Role, ok bool) {
 	var values []string
 	switch v := claims[cmp.Or(rule.Claim, "trl_role")].(type) {
@@ -39,12 +39,12 @@ func (rule RoleRule) role(claims map[string]any) (best Role, ok bool) {
 	return best, best != ""
 }
 
-// principal is who an identity provider's claims, verified ones, are about. The issuer is part of the subject: else whoever may choose his
+// principal returns the principal of verified claims of an identity provider. The issuer is part of the subject: otherwise a person who may choose a
 // name there could choose that of a token's subject, or of another provider's. The same person by JWT and by OIDC is one principal.
 func (rule RoleRule) principal(issuer, subject string, claims map[string]any) (Principal, bool) {
 	role, ok := rule.role(claims)
 	k := Token{Subject: issuer + "#" + subject, Role: role}
-	if !ok || subject == "" || len(subject) > 255 || k.check() != nil { // 255: OpenID Connect Core §2
+	if !ok || subject == "" || len(subject) > 255 || k.check() != nil { // 255: OpenID Connect Core, section 2
 		return Principal{}, false
 	}
 	return Principal{Subject: k.Subject, Role: role}, true

@@ -7,21 +7,21 @@ import (
 )
 
 const (
-	// freeTries is how many wrong credentials an address may bring before it is slowed down: a person who pastes the wrong one, a
-	// few programs behind one address that missed a change.
+	// freeTries is how many wrong credentials an address may send before it is slowed down: a person may paste a wrong one, or some programs behind
+	// one address may have missed a change.
 	freeTries = 20
-	// The delay doubles with each wrong one after that.
+	// The delay doubles with each further wrong credential.
 	firstDelay = time.Second
 	maxDelay   = time.Minute
-	// forgetAfter is how long an address must bring nothing wrong to begin anew.
+	// forgetAfter is how long an address must send no wrong credential to be forgotten.
 	forgetAfter = 10 * time.Minute
 	// maxAddresses bounds the table: about 400 KiB.
 	maxAddresses = 4096
 )
 
-// throttle slows down who brings wrong credentials, each address for itself. What it is for is a quiet log, flat load and tokens that
-// somebody thought up: 256 random bits are guessed by nobody. Therefore the right one of those passes at any time (see
-// Server.authenticate), and a program that hammers 127.0.0.1, from inside a session for one, locks nobody out.
+// throttle slows down each address that sends wrong credentials. It keeps the log quiet and the load flat, and protects tokens that a person has
+// chosen; nobody guesses 256 random bits. The right one of those therefore passes at any time (see bearer.verify), so a program that floods
+// 127.0.0.1, for example from inside a session, locks nobody out.
 type throttle struct {
 	mu   sync.Mutex
 	from map[netip.Prefix]*failures // guarded by mu
@@ -30,10 +30,10 @@ type throttle struct {
 type failures struct {
 	count int
 	last  time.Time
-	until time.Time // nothing is looked at before
+	until time.Time // credentials are not checked before
 }
 
-// addressPrefix is what counts as one address: one IPv4 address, or the 64 bits of IPv6 that a customer gets to choose from.
+// addressPrefix returns what counts as one address: an IPv4 address, or the 64 bits of an IPv6 address that a provider assigns.
 func addressPrefix(a netip.Addr) netip.Prefix {
 	bits := 64
 	if a.Is4() {
@@ -43,7 +43,7 @@ func addressPrefix(a netip.Addr) netip.Prefix {
 	return p
 }
 
-// wait is how long the address must wait; 0: not at all.
+// wait returns how long the address must wait; 0: not at all.
 func (t *throttle) wait(a netip.Addr, now time.Time) time.Duration {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -53,7 +53,7 @@ func (t *throttle) wait(a netip.Addr, now time.Time) time.Duration {
 	return 0
 }
 
-// wrong notes a wrong credential that was looked at.
+// wrong records a wrong credential that was checked.
 func (t *throttle) wrong(a netip.Addr, now time.Time) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -73,7 +73,7 @@ func (t *throttle) wrong(a netip.Addr, now time.Time) {
 	}
 }
 
-// makeRoomLocked lets go of the address, of a few that the map gives at random, that has been quiet for longest.
+// makeRoomLocked forgets one address: of a few random ones, the one that has been quiet for longest.
 func (t *throttle) makeRoomLocked(now time.Time) {
 	if t.from == nil {
 		t.from = map[netip.Prefix]*failures{}

@@ -10,37 +10,37 @@ import (
 )
 
 const (
-	// ticketLifetime is the time from a ticket's making to its use: a page asks for one when it dials.
+	// ticketLifetime is the time in which a ticket must be used. A page asks for one when it dials.
 	ticketLifetime = 30 * time.Second
-	// Tickets that nobody has used yet, of all and of one subject.
+	// How many unused tickets there may be in all, and of one subject.
 	maxTickets    = 4096
 	maxOwnTickets = 64
 )
 
-// tickets are good for one WebSocket each: a browser that holds no cookie of ours shows one, instead of the token itself, to which
-// every script of its page would have access for ever. They are lost with the gateway; so is whoever was about to use them.
+// tickets open one WebSocket each. A browser without a cookie of the gateway shows one instead of the token, which every script of its page could
+// keep. A new gateway does not know them; the client then asks for another one.
 type tickets struct {
-	otherAuthenticators []authenticator // set once: what else a request may bring
+	otherAuthenticators []authenticator // set once; the other credentials that a request may bring
 
 	mu     sync.Mutex
 	now    func() time.Time             // guarded by mu; tests set it
-	unused map[[sha256.Size]byte]ticket // guarded by mu; by hash: how long a map takes tells nothing of a ticket
+	unused map[[sha256.Size]byte]ticket // guarded by mu; by hash, so that the time of a look-up tells nothing about a ticket
 }
 
 type ticket struct {
 	grant  *Grant
-	origin string // of the page that asked for it; "": a program did
+	origin string // the origin of the page that asked for it; "": a program asked
 	until  time.Time
 }
 
-// isExpired: by the wall clock too, since the other one stands still while the machine is suspended.
+// isExpired also uses the wall clock, because the monotonic clock stands still while the machine is suspended.
 func (k ticket) isExpired(now time.Time) bool {
 	return !now.Before(k.until) || !now.Round(0).Before(k.until.Round(0))
 }
 
-// issue makes a ticket for g's principal; it is worth what g is. ok: there is room.
+// issue makes a ticket with the rights of g. ok: there was room.
 func (t *tickets) issue(g *Grant, origin string) (text string, ok bool) {
-	text = rand.Text() + rand.Text() // 2 × 130 bits; letters and digits, as a Subprotocol wants
+	text = rand.Text() + rand.Text() // 2 × 130 bits, in letters and digits, as a Subprotocol requires
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	now := t.now()
@@ -60,8 +60,8 @@ func (t *tickets) issue(g *Grant, origin string) (text string, ok bool) {
 	return text, true
 }
 
-// authenticate uses up the ticket, whatever comes of it: one that somebody else got hold of is no longer worth having. It is for the page
-// that asked for it; and when the request says in another way, too, who sends it, for that one alone.
+// authenticate uses up the ticket, whatever the outcome, so that a copy of it becomes worthless. A ticket is valid only for the page that asked for
+// it, and, if the request has another credential, only for that principal.
 func (t *tickets) authenticate(r *http.Request) (*Grant, method, Outcome) {
 	text, found := offeredProtocol(r, ticketProtocol)
 	if !found {
@@ -87,10 +87,10 @@ func (t *tickets) authenticate(r *http.Request) (*Grant, method, Outcome) {
 	return k.grant, byTicket, Accepted
 }
 
-// ServeTicket is POST /v1/tickets.
+// ServeTicket serves POST /v1/tickets.
 func (c *Checker) ServeTicket(w http.ResponseWriter, r *http.Request) {
 	g, by, why := c.identify(r)
-	if by == byTicket && why == Accepted { // it would never end
+	if by == byTicket && why == Accepted { // tickets for tickets would never end
 		why = Unknown
 	}
 	if d := c.recordOutcome(r, by, why, nil); d != nil {

@@ -13,7 +13,7 @@ import (
 	"syscall"
 )
 
-// AddToken puts k into a token file, which is made if there is none, and returns the token itself: that is said once, and kept nowhere.
+// AddToken adds k to a token file, which it creates if there is none, and returns the token itself, which is stored nowhere.
 func AddToken(path string, k Token) (id, secret string, err error) {
 	if err := k.check(); err != nil {
 		return "", "", err
@@ -23,10 +23,10 @@ func AddToken(path string, k Token) (id, secret string, err error) {
 	return k.ID, secret, err
 }
 
-// RevokeToken takes the token with this id out of a token file.
+// RevokeToken removes the token with this id from a token file.
 func RevokeToken(path, id string) (k Token, err error) {
 	if _, err := os.Stat(path); errors.Is(err, fs.ErrNotExist) {
-		return k, ErrNoToken // an editor would make the file, and a gateway does not start on an empty one
+		return k, ErrNoToken // editTokens would create the file, and a gateway does not start with an empty one
 	}
 	err = editTokens(path, func(lines []string) ([]string, error) {
 		kept := lines[:0:0]
@@ -55,8 +55,8 @@ func ListTokens(path string) ([]Token, error) {
 	return readTokens(f)
 }
 
-// editTokens replaces a token file by one with the lines that edit makes of its own, whole or not at all, one editor at a time. What is
-// not a token's line stays where it was. The new file is the old one's owner's.
+// editTokens replaces a token file by one with the lines that edit makes, completely or not at all, one editor at a time. Other lines stay where they
+// are. The new file has the owner of the old one.
 func editTokens(path string, edit func(lines []string) ([]string, error)) error {
 	if err := os.MkdirAll(filepath.Dir(path), 0o700); err != nil {
 		return err
@@ -65,9 +65,9 @@ func editTokens(path string, edit func(lines []string) ([]string, error)) error 
 	if err != nil {
 		return err
 	}
-	defer old.Close() // and with it the lock
+	defer old.Close() // this releases the lock, too
 	if _, err := readTokens(old); err != nil {
-		return err // what is wrong with it is to be cured by hand, not to be written again
+		return err // a person must correct a faulty file; it must not be written again
 	}
 	info, err := old.Stat()
 	if err != nil {
@@ -110,7 +110,7 @@ func eachLine(text string) func(yield func(string) bool) {
 	}
 }
 
-// lockTokens opens the file and locks it. Who waited may have got the lock of a file that was replaced meanwhile.
+// lockTokens opens the file and locks it. If the file was replaced during the wait, it tries again with the new one.
 func lockTokens(path string) (*os.File, error) {
 	for {
 		f, err := os.OpenFile(path, os.O_RDONLY|os.O_CREATE, 0o600)
@@ -133,9 +133,9 @@ func lockTokens(path string) (*os.File, error) {
 	}
 }
 
-// MakeTokens writes the first token file, if there is none: one token, of the subject "admin". It appears whole or not at all, and never
-// replaces one that another start has just made. The token itself goes into the file operator, for the gateway's own user: the login link
-// and the command line on this machine.
+// MakeTokens writes the first token file, if there is none, with one token, of the subject "admin". The file appears completely or not at all, and
+// never replaces one that another start has just made. The token itself goes into the file operator, which only the gateway's own user may read, for
+// the login link and the command line on this machine.
 func MakeTokens(path, operator string) (made bool, err error) {
 	if _, err := os.Stat(path); err == nil {
 		return false, nil
@@ -165,7 +165,7 @@ func MakeTokens(path, operator string) (made bool, err error) {
 	return true, os.Rename(own, operator)
 }
 
-// writeTemp is a file with a name of its own and this text, 0600.
+// writeTemp writes a new file with this text and mode 0600, and returns its name.
 func writeTemp(dir, text string) (name string, err error) {
 	f, err := os.CreateTemp(dir, ".tokens-")
 	if err != nil {

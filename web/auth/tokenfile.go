@@ -25,10 +25,10 @@ import (
 	"github.com/rs/zerolog"
 )
 
-// Tokens knows whose a token is.
+// Tokens finds out whose a token is.
 type Tokens interface {
 	Lookup(token string) (*Grant, Outcome)
-	// byID finds the token that a login was made with; nil: it is there no more.
+	// ByID returns the token from which a login was made; nil: it no longer exists.
 	ByID(id string) *Grant
 }
 
@@ -36,38 +36,38 @@ type Tokens interface {
 //
 //	sha256:HASH SUBJECT ROLE [created=TIME] [expires=TIME] [max_sessions=N] [max_in_flight=N] [rate=N] [via=ID] [note=…]
 //
-// HASH is the token's SHA-256 in hexadecimal digits; times are RFC 3339; a note goes on to the end of the line. In place of the hash
-// may stand the token itself: the lines of old.
+// HASH is the token's SHA-256 in hexadecimal digits; times are RFC 3339; a note goes on to the end of the line. Old files have the token itself in
+// place of the hash.
 //
-// A plain SHA-256, not bcrypt or Argon2: those make guessing dear, and nobody guesses 256 random bits. All they would do here is to let
-// strangers keep our processors busy. A token that somebody thought up is worth little either way.
+// It is a plain SHA-256 and not bcrypt or Argon2, which make guessing expensive. Nobody guesses 256 random bits, so they would only let strangers
+// keep the processors busy. A token that a person has chosen is weak with either.
 type Token struct {
 	ID      string // the first digits of the hash
 	Subject string
 	Role    Role
 	Terms
-	Created time.Time // zero: not known
-	Via     string    // of a login: the token that it was made with
+	Created time.Time // zero: unknown
+	Via     string    // of a login: the token from which it was made
 	Note    string
-	Plain   bool // it stands in the file as it is
+	Plain   bool // the file has the token itself
 
 	hash   [sha256.Size]byte
-	secret string // of a plain one
+	secret string // the token itself, if Plain
 }
 
-// TokenFile is a file of Tokens, read again whenever it changes. Empty lines and lines that begin with # do not count.
+// TokenFile is a file of Tokens, which is read again whenever it changes. Empty lines and lines that begin with # are ignored.
 type TokenFile struct {
 	path   string
 	reload *filewatch.Follower
 
-	loadMu     sync.Mutex  // one load at a time
-	mayBeEmpty bool        // guarded by loading; it may have no token
-	lastLoaded []Token     // guarded by loading; what the last load found
-	onReload   func(error) // guarded by loading; see OnReload
+	loadMu     sync.Mutex  // held during a load
+	mayBeEmpty bool        // guarded by loadMu; the file may have no token
+	lastLoaded []Token     // guarded by loadMu; the tokens of the last load
+	onReload   func(error) // guarded by loadMu; see OnReload
 
 	mu      sync.RWMutex
-	entries map[[sha256.Size]byte]*activeToken // guarded by mu; replaced whole
-	revoked map[[sha256.Size]byte]bool         // guarded by mu; withdrawn by drop, whatever the file says
+	entries map[[sha256.Size]byte]*activeToken // guarded by mu; replaced as a whole
+	revoked map[[sha256.Size]byte]bool         // guarded by mu; revoked by revoke, whatever the file says
 }
 
 type activeToken struct {
@@ -75,8 +75,8 @@ type activeToken struct {
 	credential *credentialState
 }
 
-// OpenTokens reads the token file, which nobody but its owner may read, and follows its changes until Close. With operator, a file that
-// does not exist is made, see MakeTokens.
+// OpenTokens reads the token file, which only its owner may be able to read, and watches it until Close. With operator, it creates a file that does
+// not exist, see MakeTokens.
 func OpenTokens(path, operator string, log zerolog.Logger) (*TokenFile, error) {
 	t := &TokenFile{path: path}
 	err := t.load()
@@ -98,14 +98,14 @@ func (t *TokenFile) follow(log zerolog.Logger) (err error) {
 	return err
 }
 
-// OnReload has f called whenever other tokens are in force, or the file could not be read again.
+// OnReload sets a function that is called whenever other tokens are in force, or the file could not be read again.
 func (t *TokenFile) OnReload(f func(error)) {
 	t.loadMu.Lock()
 	defer t.loadMu.Unlock()
 	t.onReload = f
 }
 
-// reread is load for a change in the file's directory, of the file or of another one.
+// reread loads the file after a change in its directory, of this file or of another one.
 func (t *TokenFile) reread() error {
 	t.loadMu.Lock()
 	before := t.lastLoaded
@@ -120,10 +120,10 @@ func (t *TokenFile) reread() error {
 	return err
 }
 
-// Close stops following the file.
+// Close stops watching the file.
 func (t *TokenFile) Close() error { return t.reload.Close() }
 
-// Lookup finds the token by its hash: how long that takes tells of a hash, from which nobody gets back to a token.
+// Lookup finds the token by its hash. The time that it takes tells something about a hash, from which nobody can compute a token.
 func (t *TokenFile) Lookup(token string) (*Grant, Outcome) {
 	g, e := t.lookup(token)
 	switch {
@@ -135,7 +135,7 @@ func (t *TokenFile) Lookup(token string) (*Grant, Outcome) {
 	return g, Accepted
 }
 
-// Knows reports whether a token lets anybody in.
+// Knows reports whether a token is valid.
 func (t *TokenFile) Knows(token string) bool {
 	_, why := t.Lookup(token)
 	return why == Accepted
@@ -166,7 +166,7 @@ func (t *TokenFile) ByID(id string) *Grant {
 	return nil
 }
 
-// MaxSessions is how many live sessions a subject may have; of several tokens the smallest number counts. 0: no bound.
+// MaxSessions returns how many live sessions a subject may have; of several tokens the smallest number counts. 0: no bound.
 func (t *TokenFile) MaxSessions(subject string) (most int) {
 	t.mu.RLock()
 	defer t.mu.RUnlock()
@@ -178,7 +178,7 @@ func (t *TokenFile) MaxSessions(subject string) (most int) {
 	return most
 }
 
-// AdminToken is an admin's token that stands in the file as it is; "": there is none.
+// AdminToken returns an admin's token that the file has itself, not hashed; "": there is none.
 func (t *TokenFile) AdminToken() string {
 	t.mu.RLock()
 	defer t.mu.RUnlock()
@@ -190,7 +190,7 @@ func (t *TokenFile) AdminToken() string {
 	return ""
 }
 
-// load reads the file and compares it with what is in force: whoever came with a token that is gone, or is not what it was, is out.
+// load reads the file and compares it with the tokens in force. Clients whose token is gone or has changed are disconnected.
 func (t *TokenFile) load() error {
 	t.loadMu.Lock()
 	defer t.loadMu.Unlock()
@@ -208,7 +208,7 @@ func (t *TokenFile) load() error {
 	}
 	t.replace(tokens)
 	t.lastLoaded = tokens
-	t.mayBeEmpty = true // from now on: who revokes the last one wants nobody in
+	t.mayBeEmpty = true // from now on, because an operator who revokes the last token wants to let nobody in
 	return nil
 }
 
@@ -216,7 +216,7 @@ func (t *TokenFile) replace(tokens []Token) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	entries := make(map[[sha256.Size]byte]*activeToken, len(tokens))
-	dropped := map[[sha256.Size]byte]bool{} // that the file has still
+	dropped := map[[sha256.Size]byte]bool{} // revoked tokens that the file still has
 	for _, k := range tokens {
 		if t.revoked[k.hash] {
 			dropped[k.hash] = true
@@ -239,7 +239,7 @@ func (t *TokenFile) replace(tokens []Token) {
 	t.entries, t.revoked = entries, dropped
 }
 
-// revoke withdraws a token now, also if the file cannot be written.
+// revoke revokes a token now, also if the file cannot be written.
 func (t *TokenFile) revoke(hash [sha256.Size]byte) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -253,7 +253,7 @@ func (t *TokenFile) revoke(hash [sha256.Size]byte) {
 	t.revoked[hash] = true
 }
 
-// withoutRevoked is the lines of those tokens that were not dropped.
+// withoutRevoked returns the lines of the tokens that are not revoked.
 func (t *TokenFile) withoutRevoked(lines []string) []string {
 	t.mu.RLock()
 	defer t.mu.RUnlock()
@@ -263,7 +263,7 @@ func (t *TokenFile) withoutRevoked(lines []string) []string {
 	})
 }
 
-// maxTokenFile is some 10,000 tokens.
+// maxTokenFile is the size of some 10,000 tokens.
 const maxTokenFile = 2 << 20
 
 func readTokens(f *os.File) ([]Token, error) {
@@ -291,7 +291,7 @@ func readTokens(f *os.File) ([]Token, error) {
 	return tokens, nil
 }
 
-// parseTokens names lines in its errors, never their content.
+// parseTokens reports errors with the number of the line, never with its content.
 func parseTokens(text []byte) ([]Token, error) {
 	var tokens []Token
 	seen := map[[sha256.Size]byte]bool{}
@@ -359,7 +359,7 @@ func parseToken(line string) (k Token, err error) {
 	return k, nil
 }
 
-// parseTime takes years that are still of four digits in another time zone.
+// parseTime accepts years that have four digits in another time zone, too.
 func parseTime(text string) (time.Time, error) {
 	t, err := time.Parse(time.RFC3339, text)
 	if err == nil && (t.Year() < 1970 || t.Year() > 9998) {
@@ -368,7 +368,7 @@ func parseTime(text string) (time.Time, error) {
 	return t, err
 }
 
-// line is what parseToken reads.
+// line returns the line that parseToken reads.
 func (k *Token) line() string {
 	var b strings.Builder
 	if k.Plain {
@@ -401,7 +401,7 @@ func (k *Token) line() string {
 	return b.String()
 }
 
-// check refuses what would not be read again as it was written.
+// check returns an error for a token that would be read differently from how it was written.
 func (k *Token) check() error {
 	switch {
 	case k.Subject == "" || len(k.Subject) > 512 || strings.ContainsFunc(k.Subject, unicode.IsSpace) || !printable(k.Subject):
@@ -430,5 +430,5 @@ func newToken(k Token) (_ Token, secret string) {
 	return k, secret
 }
 
-// ErrNoToken is RevokeToken's where no token has the id.
+// ErrNoToken is the error of RevokeToken if no token has the id.
 var ErrNoToken = errors.New("no such token")
