@@ -12,19 +12,20 @@ import (
 	"trl/runtime/descriptor"
 )
 
-// A file system whose other end is gone (NFS, FUSE) does not answer who asks for a directory, and a session may have made
-// it itself. So a directory is asked for on a thread that nobody else needs, and never by a child on its way to the exec:
-// the thread that forks waits for that without a bound.
+// A file system whose server is gone (NFS, FUSE) never answers when a process enters one of its directories. A session
+// may have mounted such a file system itself. We therefore enter a directory on a thread that nothing else needs. The
+// child never does it between fork and exec, because the forking thread waits for the child's exec without a bound.
 
 // chdirTimeout bounds the wait for a directory. A disk that has to spin up takes some seconds.
 const chdirTimeout = 5 * time.Second
 
-// maxChdirThreads is how many threads of a Host may be asking: one per session, as long as others have not left too many
-// behind. Go ends a program with 10,000.
+// maxChdirThreads is how many threads of a Host may wait for a directory at the same time. Each session may have one,
+// unless too many other sessions have left hanging threads behind. Go ends a program that has 10,000 threads.
 const maxChdirThreads = 512
 
-// enterDir calls ask, on what thread makes of it, and there f once that has succeeded. Who has to wait for longer than
-// chdirTimeout, for ask or for the one before it in the group, is told that dir did not answer; then f is not called.
+// enterDir runs ask on the thread that the function thread provides and, when ask has succeeded, runs f on the same
+// thread. It returns an error that says that dir did not answer when the caller has waited for longer than
+// chdirTimeout, either for ask or for an earlier enterDir of the same group. In that case it does not call f.
 func (g *Group) enterDir(dir string, thread func(func() error) error, ask, f func() error) error {
 	late := time.NewTimer(g.host.chdirTimeout)
 	defer late.Stop()
@@ -42,7 +43,7 @@ func (g *Group) enterDir(dir string, thread func(func() error) error, ask, f fun
 	}
 	leave := sync.OnceFunc(func() { <-g.host.chdirSlots; <-g.chdirSlot })
 	asked, given, done := make(chan struct{}), make(chan struct{}), make(chan error, 1)
-	go func() { // ends with f, which is waited for here, or once dir answers, which nobody waits for
+	go func() { // ends with f, and enterDir waits for it; if dir did not answer in time, it ends when dir answers, and nothing waits for it
 		defer leave()
 		done <- thread(func() error {
 			err := ask()
@@ -61,7 +62,7 @@ func (g *Group) enterDir(dir string, thread func(func() error) error, ask, f fun
 	select {
 	case <-asked:
 		return <-done
-	case err := <-done: // there was no thread
+	case err := <-done: // thread failed without calling its function
 		return err
 	case <-late.C:
 		close(given)
@@ -70,17 +71,19 @@ func (g *Group) enterDir(dir string, thread func(func() error) error, ask, f fun
 	}
 }
 
-// idleDirThreads is how many wait for the next start. A thread costs a fifth of a session's creation, and with its end what it has
-// forked goes to the main one's list of children, which is to be short (Scope.MembersExcept).
+// idleDirThreads is how many threads may wait for the next start. Making a thread takes a fifth of the time of creating
+// a session. When a thread ends, its children move to the main thread's list of children, which should stay short (see
+// Scope.MembersExcept).
 const idleDirThreads = 8
 
-// onDirThread runs f on a thread that is not the main one, and has a directory of its own where that can be had.
+// onDirThread runs f on a thread that is not the main thread. The thread has a working directory of its own where the
+// kernel permits that.
 func (h *Host) onDirThread(f func() error) error {
 	done := make(chan error, 1)
 	job := func() { done <- f() }
 	h.mu.Lock()
 	if last := len(h.dirThreads) - 1; last >= 0 {
-		h.dirThreads[last] <- job // has room
+		h.dirThreads[last] <- job // does not block: the channel of an idle thread has room for one job
 		h.dirThreads = h.dirThreads[:last]
 	} else {
 		go h.dirThread(job)
@@ -89,12 +92,13 @@ func (h *Host) onDirThread(f func() error) error {
 	return <-done
 }
 
-// dirThread runs job, and then what onDirThread gives it. It ends where enough are idle, and with the Host.
+// dirThread runs job and then the jobs that onDirThread sends to it. It ends when enough threads are idle, and when the
+// Host closes.
 func (h *Host) dirThread(job func()) {
-	runtime.LockOSThread() // and takes its thread along
+	runtime.LockOSThread() // Go ends the thread together with this goroutine
 	if unix.Gettid() == h.pid {
 		begun := make(chan struct{})
-		go h.dirThread(func() { close(begun); job() }) // on another one, since this one is held here
+		go h.dirThread(func() { close(begun); job() }) // runs on another thread, because this goroutine holds the main one
 		<-begun
 		runtime.UnlockOSThread()
 		return
@@ -103,14 +107,15 @@ func (h *Host) dirThread(job func()) {
 	jobs := make(chan func(), 1)
 	for job != nil {
 		job()
-		if !own || unix.Chdir("/") != nil || !h.keepDirThread(jobs) { // where it is nobody's directory is busy
+		if !own || unix.Chdir("/") != nil || !h.keepDirThread(jobs) { // the thread returns to /, because a file system cannot be unmounted while a thread is in it
 			return
 		}
-		job = <-jobs // nil once it is closed
+		job = <-jobs // nil after endDirThreads has closed the channel
 	}
 }
 
-// keepDirThread has onDirThread find an idle directory thread; false: there are enough.
+// keepDirThread adds a directory thread to those that onDirThread can use. It returns false when enough are idle or the
+// Host is closed.
 func (h *Host) keepDirThread(jobs chan func()) bool {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -121,7 +126,7 @@ func (h *Host) keepDirThread(jobs chan func()) bool {
 	return true
 }
 
-// endDirThreads ends those that are idle. No more will be, since the Host is closed.
+// endDirThreads ends the idle directory threads. Because the Host is closed, no other thread becomes idle afterwards.
 func (h *Host) endDirThreads() {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -131,7 +136,8 @@ func (h *Host) endDirThreads() {
 	h.dirThreads = nil
 }
 
-// openCached is openCached for a child of the session's. Another user's way to the directory is not ours to go.
+// openCached calls descriptor.OpenCached for a child of the session. It returns -1 if the session runs as another user,
+// because our rights on the way to the directory are not that user's.
 func (g *Group) openCached(dir string) (fd int) {
 	if g.confinement.user != nil {
 		return -1
@@ -139,7 +145,7 @@ func (g *Group) openCached(dir string) (fd int) {
 	return descriptor.OpenCached(dir)
 }
 
-// Enterable says whether the session's user may enter a directory.
+// Enterable returns an error if the session's user may not enter a directory.
 func (g *Group) Enterable(dir string) error {
 	thread, ask := func(f func() error) error { return f() }, func() error { return confine.Enterable(dir) }
 	if t := g.confinement; t.user != nil {
@@ -148,8 +154,10 @@ func (g *Group) Enterable(dir string) error {
 	return g.enterDir(dir, thread, ask, func() error { return nil })
 }
 
-// chdir makes s.Dir the directory of this thread, which ends afterwards or leaves it, and with it of what it forks. Where that is
-// refused (seccomp forbids unshare, and with it what a session would need to mount anything), it is left to the child.
+// chdir changes the working directory of this thread, and so of the processes that it forks, to s.Dir. Afterwards the
+// thread ends or leaves the directory. If the kernel refuses unshare, chdir only checks that the user may enter s.Dir,
+// and the child enters it. That is safe: a seccomp filter that forbids unshare also forbids what a session would need
+// to mount a file system.
 func (t *confinement) chdir(s *spawnSpec) error {
 	own := unix.Unshare(unix.CLONE_FS) == nil
 	chdir := func() error {

@@ -13,45 +13,45 @@ import (
 	"trl/runtime/procfs"
 )
 
-// How long a zombie that may be somebody else's is left alone. Code in this
-// process that starts a command with os/exec waits for it at once, so what is
-// still there after foreignZombieWait has no parent but us. With our own session
-// id it can hardly come from one of our sessions (each has its own), so a caller
-// of os/exec that is slow to Wait gets longer.
+// These constants say how long the reaper leaves a zombie alone that may belong to other code in this process. Code
+// that starts a command with os/exec usually waits for it at once, so a zombie that is still there after
+// foreignZombieWait has no parent but us. A zombie that has our own process session id hardly comes from one of our
+// sessions, because each of those has its own process session. It gets ownZombieWait, because it may belong to a caller
+// of os/exec that calls Wait late.
 const (
-	foreignZombieWait = 2 * time.Second // beside sixteen others and the race detector 300 ms were not enough
+	foreignZombieWait = 2 * time.Second // 300 ms was too short with sixteen other callers and the race detector
 	ownZombieWait     = 10 * time.Second
 )
 
-// A childReaper reaps: our children, whose status it records, and the orphans that
-// the kernel gives us as subreaper or PID 1.
+// A childReaper reaps our children and records their status. It also reaps the orphans that the kernel gives to us as
+// the subreaper or as PID 1.
 //
-// SIGCHLD wakes it and says nothing else (signals of one kind merge), so it
-// then looks until there is no zombie. A pidfd in an epoll set for each child
-// would do for ours, but orphans come unannounced, and two ways are one more
-// than needed.
+// SIGCHLD wakes it but does not say which child ended, because the kernel merges signals of one kind. The reaper
+// therefore looks until it finds no zombie. A pidfd in an epoll set for each child would work for our children but not
+// for orphans, whose start we do not see, and it would be a second way beside this one.
 type childReaper struct {
 	host *Host
 
-	// Read-held from before a fork until the child is in children; taken for
-	// writing, for a moment, to know that no fork is under way.
+	// forkMu is read-held from before a fork until the child is in children. waitForForks takes it for writing for a
+	// moment, to know that no fork is under way.
 	forkMu sync.RWMutex
 
-	// Held from before a child's status is taken from the kernel until Exited is closed. Taken before forking and mu.
+	// reapMu is held from before a child's status is taken from the kernel until exited is closed. It is taken before
+	// forkMu and mu.
 	reapMu sync.Mutex
 
 	mu       sync.Mutex
-	children map[int]*Child // guarded by mu; not reaped, by pid
+	children map[int]*Child // guarded by mu; the children that have not been reaped, by pid
 
-	zombiesSeen map[int]zombieSeen // owned by reapWhenSignalled; zombies that may be somebody else's
+	zombiesSeen map[int]zombieSeen // owned by reapWhenSignalled; zombies that may belong to other code
 	sigchld     chan os.Signal
 	stop        chan struct{} // closed by Host.Close
 	stopped     chan struct{} // closed when reapWhenSignalled has returned
 }
 
-// A zombieSeen is a zombie that we have looked at before.
+// A zombieSeen is a zombie that the reaper has seen and left alone.
 type zombieSeen struct {
-	start uint64 // its identity, with the pid
+	start uint64 // start time; with the pid it identifies the process
 	since time.Time
 }
 
@@ -62,34 +62,33 @@ func newChildReaper(h *Host) *childReaper {
 	}
 }
 
-// add makes c known. The caller holds forking for reading: should c have ended
-// already, reapOrphan is waiting for it with the zombie in hand.
+// add puts c into the list of children. The caller read-holds forkMu. If c has already ended, reapOrphan has found its
+// zombie and is waiting for forkMu.
 func (n *childReaper) add(c *Child) {
 	n.mu.Lock()
 	n.children[c.pid] = c
 	n.mu.Unlock()
 }
 
-// child finds a child of ours that has not been reaped.
+// child returns our child with that pid, or nil if there is none or it has been reaped.
 func (n *childReaper) child(pid int) *Child {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	return n.children[pid]
 }
 
-// waitForForks returns when every fork that had begun is in children or has failed.
+// waitForForks returns when every fork that had begun has failed or has put its child into children.
 func (n *childReaper) waitForForks() {
 	n.forkMu.Lock()
 	//lint:ignore SA2001 the wait is the point
 	n.forkMu.Unlock() //nolint:staticcheck // the wait is the point
 }
 
-// reapWhenSignalled is the child reaper's goroutine. It ends when stop closes;
-// Host.Close waits for it.
+// reapWhenSignalled is the child reaper's goroutine. It ends when stop is closed; Host.Close waits for it.
 func (n *childReaper) reapWhenSignalled() {
 	defer close(n.stopped)
 	defer signal.Stop(n.sigchld)
-	again := time.NewTimer(0) // what died before NewHost sent its signal to nobody
+	again := time.NewTimer(0) // fires at once: children that ended before NewHost sent their SIGCHLD when nothing listened
 	defer again.Stop()
 	for {
 		select {
@@ -104,8 +103,8 @@ func (n *childReaper) reapWhenSignalled() {
 	}
 }
 
-// reapAll reaps what may be reaped and says when to look again without being
-// signalled; 0: there is no need.
+// reapAll reaps every zombie that may be reaped. It returns after how long to look again if no signal comes, or 0 if
+// that is not needed.
 func (n *childReaper) reapAll() time.Duration {
 	for {
 		pid := procfs.PeekZombie()
@@ -117,8 +116,8 @@ func (n *childReaper) reapAll() time.Duration {
 			break
 		}
 	}
-	// The first in the kernel's list is not ours to take yet, and the kernel
-	// shows no other: ask for each.
+	// The first zombie in the kernel's list may not be reaped yet, and waitid does not show the others. So we ask for
+	// each child by its pid.
 	n.mu.Lock()
 	ours := make([]int, 0, len(n.children))
 	for pid := range n.children {
@@ -158,10 +157,10 @@ func (n *childReaper) reapAll() time.Duration {
 		}
 	}
 	n.zombiesSeen = seen
-	return max(wait, 10*time.Millisecond) // no suspect: it was reaped meanwhile, or it is being traced
+	return max(wait, 10*time.Millisecond) // wait is 0 if the zombie was reaped meanwhile or is being traced
 }
 
-// reapChild reports whether pid was a child of ours and is reaped.
+// reapChild reaps pid if it is a child of ours that has ended. It reports whether it did.
 func (n *childReaper) reapChild(pid int) bool {
 	n.reapMu.Lock()
 	defer n.reapMu.Unlock()
@@ -179,7 +178,7 @@ func (n *childReaper) reapChild(pid int) bool {
 	return true
 }
 
-// reapOrphan reaps a zombie that certainly came out of one of our sessions.
+// reapOrphan reaps the zombie pid if it certainly comes from one of our sessions. It reports whether it did.
 func (n *childReaper) reapOrphan(pid int) bool {
 	n.waitForForks()
 	if n.child(pid) != nil {
@@ -190,12 +189,12 @@ func (n *childReaper) reapOrphan(pid int) bool {
 		return false
 	}
 	if c, _ := n.host.scopeOf(pid); c != nil {
-		c.reaped.Add(1) // before it goes: see killByWalk
+		c.reaped.Add(1) // counted before the zombie goes: see killByWalk
 	}
 	return n.reapForeign(p)
 }
 
-// reapForeign takes the zombie p and no other process that got its number.
+// reapForeign reaps the zombie p. It does not reap another process that got the same pid.
 func (n *childReaper) reapForeign(p procfs.Process) bool {
 	err := descriptor.WithReserve(func() error {
 		fd, err := unix.PidfdOpen(p.Pid, 0)
@@ -222,15 +221,15 @@ func (n *childReaper) reapForeign(p procfs.Process) bool {
 	return true
 }
 
-// foreignChildren are our direct children that we did not start: orphans, and what
-// other code in this process started with os/exec.
+// foreignChildren returns our direct children that the host did not start: orphans, and processes that other code in
+// this process started with os/exec.
 func (n *childReaper) foreignChildren() []int {
 	self, ok := procfs.Read(n.host.pid)
 	if !ok {
 		return nil
 	}
 	pids := self.Children()
-	n.waitForForks() // a child that is in the list but not yet known would look like one
+	n.waitForForks() // a child that is in the kernel's list and not yet in n.children would count as foreign
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	return slices.DeleteFunc(pids, func(pid int) bool { return n.children[pid] != nil })

@@ -19,26 +19,27 @@ import (
 	"trl/runtime/procfs"
 )
 
-// A confinement is what a session has that is not as free as we are (Config.SessionUser, Config.WritableDirs): its user, who may be its own, its
-// ports and its Landlock rules. Every session is one; of most there is nothing to tell. It begins with the session's first group and
-// outlives that (session.reset makes another) until ReleaseConfinement.
+// A confinement holds everything that restricts one session (Config.SessionUser, Config.WritableDirs): its user, which
+// may be the session's own, its FIFO directory and its Landlock rules. Every session has a confinement; in most
+// sessions it restricts nothing. It begins with the session's first group and outlives it, because session.reset makes
+// another group. It ends with ReleaseConfinement.
 type confinement struct {
 	id   string
-	user *confine.Account // nil: our own user
-	uid  uint32           // of as, or this session's own
+	user *confine.Account // nil: the session runs as our own user
+	uid  uint32           // the number of user, or one that only this session has
 	gid  uint32
-	dir  string // "": shells open what they need below /proc
+	dir  string // the session's FIFO directory; "": its shells open pipes and files below /proc
 	confine.LandlockRules
-	gatewayGID *uint32 // the group of a gateway that is another user; nil: it is not
+	gatewayGID *uint32 // the group of the gateway's user; nil: the gateway runs as our user
 
 	mu             sync.Mutex
-	lastFileNumber int // guarded by mu; the last port's number
+	lastFileNumber int // guarded by mu; the file number of the last channel
 
-	hasGroup bool // guarded by Host.mu; it has a group that has not ended
+	hasGroup bool // guarded by Host.mu; a group of the session has not ended
 	released bool // guarded by Host.mu; ReleaseConfinement was called
 }
 
-// setUpConfinement prepares for sessions that are not as free as we are.
+// setUpConfinement prepares the Host for sessions that are restricted more than this process.
 func (h *Host) setUpConfinement(c *Config) (err error) {
 	h.sessionUser = c.SessionUser
 	if c.GatewayUser != nil {
@@ -84,7 +85,7 @@ func (h *Host) confinementForLocked(id string) (t *confinement, err error) {
 	}
 	if h.fifoDir != "" {
 		t.dir = filepath.Join(h.fifoDir, id)
-		err = makeDir(t.dir, h.sessionUser != nil) // in memory: mu may be held
+		err = makeDir(t.dir, h.sessionUser != nil) // the directory is in memory, so this may happen with h.mu held
 		if err == nil && h.fifoDirMounted {
 			err = mountTmpfs(t.dir, sessionDirSize, h.sessionUser != nil)
 		}
@@ -106,7 +107,7 @@ func (h *Host) confinementForLocked(id string) (t *confinement, err error) {
 	return t, nil
 }
 
-// writeFile puts a file into the confinement's directory, for its user alone.
+// writeFile writes a file into the confinement's directory. Only the session's user may read it.
 func (t *confinement) writeFile(name, text string) error {
 	path := filepath.Join(t.dir, name)
 	if err := os.WriteFile(path, []byte(text), 0o600); err != nil || t.user == nil {
@@ -115,7 +116,8 @@ func (t *confinement) writeFile(name, text string) error {
 	return os.Lchown(path, int(t.uid), int(t.gid))
 }
 
-// pickUIDLocked goes round, so that a number that was given back, with which there may be files, comes last. h.mu is held.
+// pickUIDLocked returns a user number that is not in use. It goes through the range in a circle, because files of an
+// ended session may remain: its number is used again as late as possible. h.mu is held.
 func (h *Host) pickUIDLocked() (uint32, error) {
 	first, last := uint64(h.sessionUser.UID), uint64(h.sessionUser.Last)
 	for range last - first + 1 {
@@ -130,7 +132,7 @@ func (h *Host) pickUIDLocked() (uint32, error) {
 	return 0, fmt.Errorf("user numbers %s are all in use: %w", h.sessionUser.Text, unix.EAGAIN)
 }
 
-// markUIDsInUse takes the numbers out that somebody has already.
+// markUIDsInUse marks the numbers of the range that running processes already have, so that no session gets them.
 func (h *Host) markUIDsInUse() {
 	for _, pid := range descriptor.NumbersIn("/proc") {
 		if uid, ok := procfs.OwnerOf(pid); ok && uid >= h.sessionUser.UID && uid <= h.sessionUser.Last {
@@ -139,7 +141,8 @@ func (h *Host) markUIDsInUse() {
 	}
 }
 
-// ReleaseConfinement ends what a session has beside its processes, once those are gone: nothing will run in it any more.
+// ReleaseConfinement frees what a session has besides its processes. The caller has ended the processes and starts no
+// other in this session. A process that still has the session's user number is killed.
 func (h *Host) ReleaseConfinement(id string) {
 	h.mu.Lock()
 	t := h.confinements[id]
@@ -154,8 +157,8 @@ func (h *Host) ReleaseConfinement(id string) {
 	}
 }
 
-// releaseConfinementLocked gives back what t has if it is over, but for a number with which there still are processes: those are left
-// for killByUID. h.mu is held.
+// releaseConfinementLocked frees t if it was released and has no group. It keeps the user number in use, and returns
+// true, if processes with that number are left; the caller then calls killByUID. h.mu is held.
 func (h *Host) releaseConfinementLocked(t *confinement) (left bool) {
 	if t == nil || !t.released || t.hasGroup {
 		return false
@@ -163,7 +166,7 @@ func (h *Host) releaseConfinementLocked(t *confinement) (left bool) {
 	delete(h.confinements, t.id)
 	t.LandlockRules.Close()
 	if t.dir != "" {
-		if err := removeDir(t.dir); err != nil { // in memory, and nobody else makes anything in there
+		if err := removeDir(t.dir); err != nil { // the directory is in memory, and only this host makes files in it
 			h.Log.Error().Err(err).Str("session", t.id).Msg("ports not removed")
 		}
 	}
@@ -171,15 +174,16 @@ func (h *Host) releaseConfinementLocked(t *confinement) (left bool) {
 		return false
 	}
 	if len(procfs.ProcessesOf(t.uid)) > 0 {
-		h.uids[t.uid] = "" // pickUIDLocked looks again
+		h.uids[t.uid] = "" // pickUIDLocked looks again whether processes with that number are left
 		return true
 	}
 	delete(h.uids, t.uid)
 	return false
 }
 
-// killByUID kills what is left of a session by its number: what has hidden all else that told whose it is. Who has the number
-// and is not below us is somebody else.
+// killByUID kills the processes that still have the session's user number: those that nothing else connects with the
+// session any more. It leaves a process alone that is not a descendant of this one, because that process belongs to
+// another program.
 func (h *Host) killByUID(t *confinement) {
 	ours := func(pid int) bool {
 		uid, ok := procfs.OwnerOf(pid)
@@ -207,7 +211,8 @@ func (h *Host) killByUID(t *confinement) {
 	}
 }
 
-// hasProcess: pid is of the session's user, as far as sessions have each its own.
+// hasProcess reports whether pid may belong to the session by its user: whether it has the session's user number. It
+// returns true if sessions do not have a number each.
 func (t *confinement) hasProcess(pid int) bool {
 	if t.user == nil || t.user.Last == 0 {
 		return true
@@ -216,13 +221,13 @@ func (t *confinement) hasProcess(pid int) bool {
 	return unix.Stat(procfs.Path(pid, ""), &st) == nil && st.Uid == t.uid
 }
 
-// RunsAsOtherUser: sessions run as another user than we do.
+// RunsAsOtherUser reports whether sessions run as another user than this process.
 func (h *Host) RunsAsOtherUser() bool { return h.sessionUser != nil }
 
-// isConfined: something holds the session's processes that their user does not have by himself.
+// isConfined reports whether the session's processes are restricted beyond the rights of our own user.
 func (t *confinement) isConfined() bool { return t.dir != "" }
 
-// Cwd is where one of the group's own children is, "" when that cannot be known.
+// Cwd returns the working directory of one of the group's own children, or "" if it is not known.
 func (g *Group) Cwd(pid int) string {
 	if c := g.host.childReaper.child(pid); c == nil || c.scope == nil || c.scope.group != g {
 		return ""
@@ -230,14 +235,15 @@ func (g *Group) Cwd(pid int) string {
 	return procfs.Cwd(pid)
 }
 
-// prlimit limits one of the session's processes. To change another user's process takes CAP_SYS_RESOURCE, which root in a
-// container need not have; then a program as that user does it.
+// prlimit sets a limit of one of the session's processes. Changing a process of another user takes CAP_SYS_RESOURCE,
+// which root in a container need not have. Without it, a small program that runs as the session's user makes the
+// change.
 func (t *confinement) prlimit(pid, resource int, l unix.Rlimit) error {
 	err := unix.Prlimit(pid, resource, &l, nil)
 	if err != unix.EPERM || t.user == nil {
 		return os.NewSyscallError("prlimit", err)
 	}
-	return confine.OnOtherThread(func() error { return t.limitByProgram(pid, resource, l) }) // this thread may be subject to the session's Landlock rules
+	return confine.OnOtherThread(func() error { return t.limitByProgram(pid, resource, l) }) // the session's Landlock rules may apply to this thread
 }
 
 var limitProgram = sync.OnceValues(func() (int, error) { return openProgram("trl-limit", limitText()) })
@@ -274,24 +280,26 @@ func (t *confinement) limitByProgram(pid, resource int, l unix.Rlimit) error {
 	if _, err := descriptor.RetryEINTR(func() (int, error) { return unix.Wait4(child, &ws, 0, nil) }); err != nil {
 		return os.NewSyscallError("wait4", err)
 	}
-	if ws != 0 { // an errno, or killed by somebody who has the session's user
+	if ws != 0 { // the program exited with an errno, or another process of the session's user killed it
 		return os.NewSyscallError("prlimit", syscall.Errno(max(ws.ExitStatus(), 1)))
 	}
 	return nil
 }
 
-// restrictThread makes this thread, and whatever it forks, subject to what holds the session. There is no way back.
+// restrictThread applies the session's restrictions to this thread and to everything that it forks. This cannot be
+// undone.
 func (t *confinement) restrictThread() error {
 	if err := noNewPrivileges(); err != nil {
 		return err
 	}
-	if t.user == nil { // else the kernel lets it send us no signal
+	if t.user == nil { // if the session has another user, the kernel already refuses its signals to us
 		confine.FilterSignalsOfThread()
 	}
 	return t.LandlockRules.Apply()
 }
 
-// noNewPrivileges makes this thread, and whatever it forks, stay without what sudo and its like would give.
+// noNewPrivileges ensures that neither this thread nor anything that it forks gains privileges from set-user-ID
+// programs such as sudo.
 func noNewPrivileges() error {
 	return os.NewSyscallError("prctl no_new_privs", unix.Prctl(unix.PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0))
 }

@@ -14,24 +14,25 @@ import (
 	"trl/runtime/procfs"
 )
 
-// A EmptyCheck is Scope.MembersExcept for a process that does not have the Scope: what a gateway asks after every command, without a
-// round trip to the keeper. It says for certain that nobody is there besides the shell, or that the Host must be asked.
+// An EmptyCheck answers Scope.MembersExcept in a process that does not have the Scope. A gateway uses it after every
+// command and so saves a round trip to the keeper. It says either that the scope certainly has no member besides the
+// shell, or that the Host must be asked.
 type EmptyCheck struct {
-	Mark       uint64                 // the scope's, see Scope.Mark
-	List       int                    // descriptor of its OpenPIDList, ours to close; -1: none
-	Orphans    int                    // descriptor of Host.OpenOrphanList, not ours; -1: the kernel has no such list
-	IsLiveMark func(mark uint64) bool // the mark of a scope that is there
+	Mark       uint64                 // of the scope, see Scope.Mark
+	List       int                    // fd from Scope.OpenPIDList, closed by Close; -1: the scope has no cgroup
+	Orphans    int                    // fd from Host.OpenOrphanList, not closed by Close; -1: the kernel has no such list
+	IsLiveMark func(mark uint64) bool // whether a scope that has not been removed has this mark
 
 	mu             sync.Mutex
 	closed         bool // guarded by mu
-	childList      int  // guarded by mu; fd of the list of children of the process of; invalid while that is 0
+	childList      int  // guarded by mu; fd of the list of children of process childListOf; invalid while childListOf is 0
 	childListOf    int  // guarded by mu
-	cgroupDir      int  // guarded by mu; fd of the cgroup whose list List is; invalid while found is false
+	cgroupDir      int  // guarded by mu; fd of the cgroup that List belongs to; invalid while cgroupDirFound is false
 	cgroupDirFound bool // guarded by mu
 	buf            [256]byte
 }
 
-// ShellAlone is Others(shell) == nil; false means that there may be somebody.
+// ShellAlone returns true if the scope certainly has no member besides shell. It returns false if there may be one.
 func (g *EmptyCheck) ShellAlone(shell int) bool {
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -56,7 +57,7 @@ func (g *EmptyCheck) ShellAlone(shell int) bool {
 	return g.noneMarkedLocked(g.childList, shell) && g.noneMarkedLocked(g.Orphans, shell)
 }
 
-// hasSubgroupsLocked: there may be cgroups below the scope's. mu is held.
+// hasSubgroupsLocked returns false if there are certainly no cgroups below the scope's. mu is held.
 func (g *EmptyCheck) hasSubgroupsLocked() bool {
 	if !g.cgroupDirFound {
 		list, err := os.Readlink("/proc/self/fd/" + strconv.Itoa(g.List))
@@ -72,9 +73,9 @@ func (g *EmptyCheck) hasSubgroupsLocked() bool {
 	return unix.Fstat(g.cgroupDir, &st) != nil || st.Nlink > cgroup.LinksWithoutSubgroups
 }
 
-// noneMarkedLocked is Host.noneMarked for those who know the marks only. mu is held.
+// noneMarkedLocked does the same as Host.noneMarked, with the marks alone. mu is held.
 func (g *EmptyCheck) noneMarkedLocked(fd, shell int) bool {
-	self := os.Getpid() // in the list after an Exec of the keeper, as shells are
+	self := os.Getpid() // after an exec of the keeper, this process and the shells are in the list of children
 	n, err := descriptor.RetryEINTR(func() (int, error) { return unix.Pread(fd, g.buf[:], 0) })
 	if err != nil || n == len(g.buf) {
 		return false
@@ -87,7 +88,7 @@ func (g *EmptyCheck) noneMarkedLocked(fd, shell int) bool {
 	return true
 }
 
-// forgetLocked: mu is held.
+// forgetLocked closes the list of children. mu is held.
 func (g *EmptyCheck) forgetLocked() {
 	if g.childListOf != 0 {
 		unix.Close(g.childList)
@@ -95,7 +96,7 @@ func (g *EmptyCheck) forgetLocked() {
 	}
 }
 
-// Close is for when the scope is gone: nobody is in it from then on.
+// Close frees the descriptors. It is called when the scope is gone; ShellAlone returns true from then on.
 func (g *EmptyCheck) Close() {
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -112,10 +113,10 @@ func (g *EmptyCheck) Close() {
 	}
 }
 
-// Mark is what tells the scope's processes from others, see endMarks.
+// Mark returns the number by which the scope's processes can be told from others, see procfs.Mark.
 func (c *Scope) Mark() uint64 { return uint64(c.mark) }
 
-// OpenPIDList opens the scope's cgroup.procs for reading, for an EmptyCheck; -1 in tier "none".
+// OpenPIDList opens the scope's cgroup.procs for reading, for an EmptyCheck. It returns -1 in tier "none".
 func (c *Scope) OpenPIDList() (fd int, err error) {
 	if c.dir == "" {
 		return -1, nil
@@ -123,7 +124,8 @@ func (c *Scope) OpenPIDList() (fd int, err error) {
 	return cgroup.OpenFile(c.dir, "cgroup.procs", unix.O_RDONLY)
 }
 
-// OpenOrphanList opens the list of what the kernel gives to this process, for a EmptyCheck; -1: there is none.
+// OpenOrphanList opens the main thread's list of children, to which the kernel adds the orphans, for an EmptyCheck. It
+// returns -1 if the kernel has no such list.
 func (h *Host) OpenOrphanList() int {
 	if h.orphanList < 0 {
 		return -1
@@ -135,7 +137,8 @@ func (h *Host) OpenOrphanList() int {
 	return fd
 }
 
-// OrphanSessions lists what KillOrphans would ask its caller about, for callers that are another process.
+// OrphanSessions returns the ids of the sessions that KillOrphans would pass to its function live. A caller in another
+// process decides about them in advance.
 func (h *Host) OrphanSessions() (ids []string) {
 	for _, pid := range h.childReaper.foreignChildren() {
 		id := procfs.SessionOf(pid)

@@ -13,9 +13,10 @@ import (
 	"trl/runtime/procfs"
 )
 
-// FreezeSessions stops all that runs in sessions until resume is called, soon: whatever waits in the kernel there lets go of what it
-// has meanwhile, and takes up its system call again afterwards. In tier "cgroup" nobody can tell; elsewhere it is SIGSTOP and
-// SIGCONT, to what was not stopped.
+// FreezeSessions stops everything that runs in sessions until unfreeze is called, which must be soon. A process that
+// waits in the kernel leaves its system call and so releases what it holds there; it restarts the call afterwards. In
+// tier "cgroup" no process can notice the freeze. In tier "none" FreezeSessions sends SIGSTOP to the processes that
+// were not stopped, and unfreeze sends SIGCONT to the same processes.
 func (h *Host) FreezeSessions() (unfreeze func()) {
 	if h.root != nil {
 		_ = cgroup.WriteFile(h.root.Dir, "cgroup.freeze", "1")
@@ -32,8 +33,8 @@ func (h *Host) FreezeSessions() (unfreeze func()) {
 			}
 		}
 	}
-	// Parents before what they have started, and the other way round afterwards: a shell that runs while its job is stopped takes
-	// the terminal from the job.
+	// Parents are stopped before their children and continued after them: a shell that runs while its job is stopped
+	// takes the terminal from the job.
 	slices.SortFunc(stopped, func(a, b procfs.Process) int { return cmp.Or(cmp.Compare(a.Start, b.Start), cmp.Compare(a.Pid, b.Pid)) })
 	stopped = slices.DeleteFunc(stopped, func(p procfs.Process) bool { return !procfs.SignalIf(p.Pid, unix.SIGSTOP, p.IsStill) })
 	return func() {
@@ -43,14 +44,15 @@ func (h *Host) FreezeSessions() (unfreeze func()) {
 	}
 }
 
-// CountAsEnded makes a child that has been killed and cannot end (Dying) count as ended: its threads run no more code of their own, but
-// one waits in the kernel, and nothing makes it let go. Once it has ended, it is reaped like an orphan.
+// CountAsEnded treats a child as ended that has been killed and cannot end (see Dying). Its threads run no code of
+// their own any more, but one waits in the kernel and cannot be interrupted. When the child ends, it is reaped like an
+// orphan.
 func (h *Host) CountAsEnded(c *Child) {
 	n := h.childReaper
 	n.reapMu.Lock()
 	defer n.reapMu.Unlock()
 	if n.child(c.pid) != c {
-		return // it was reaped
+		return // it has been reaped already
 	}
 	n.mu.Lock()
 	delete(n.children, c.pid)
@@ -67,17 +69,19 @@ func (h *Host) CountAsEnded(c *Child) {
 	close(c.exited)
 }
 
-// WaitsForFileSystem says that a thread of this process waits for a file system. No exec gets past such a thread.
+// WaitsForFileSystem reports whether a thread of this process waits for a file system. An exec of this process would
+// wait for that thread.
 func (h *Host) WaitsForFileSystem() bool { return len(h.chdirSlots) > 0 }
 
-// Dying tells that the process has been killed, or has begun to exit, and cannot end: a thread of it is in a system call that
-// no signal ends. Of one that is about to end it says the same.
+// Dying reports whether the process has been killed or has begun to exit and has not ended. If that lasts, one of its
+// threads is in a system call that no signal interrupts. Dying also returns true for a process that is just about to
+// end.
 func (c *Child) Dying() bool {
 	p, ok := procfs.Read(c.pid)
 	if !ok {
 		return false
 	}
-	if p.State == 'Z' { // the main thread has gone, others have not, or nobody has reaped it yet
+	if p.State == 'Z' { // its main thread has ended; either other threads have not, or nothing has reaped it yet
 		return true
 	}
 	return procfs.InMask(c.pid, "SigPnd:", syscall.SIGKILL)

@@ -9,16 +9,19 @@ import (
 )
 
 const (
-	// How much is let lie about beyond what Go would, and for how long: as long as a fork may take, it gets more anyway.
+	// extraGarbage is how much more garbage than Go's default we let accumulate, and gcInterval is how often we look. A
+	// fork that takes longer lets more accumulate anyway.
 	extraGarbage = 8 << 20
 	gcInterval   = time.Second
-	// memoryLimit makes Go collect whatever else goes on: a keeper takes a fiftieth.
+	// With memoryLimit Go collects garbage whatever else happens. A keeper normally uses a fiftieth of it.
 	memoryLimit = 1 << 30
 )
 
-// CollectBetweenForks has Go's garbage collected only while nothing is forked. The collector stops all threads, and would wait
-// for one whose fork hangs, and with it watchFork. So does a change of its settings, which are the whole process's: they are
-// made here, before anything is forked into a scope, and what it has begun is ended. collect returns when Close is called.
+// CollectBetweenForks makes Go collect garbage only while no fork is under way. The collector stops all threads. It
+// would wait for a thread whose fork hangs, and watchFork, which ends such a fork, would then be stopped too. A change
+// of the collector's settings, which apply to the whole process, stops all threads as well. We therefore make it here,
+// before anything is forked into a scope, and finish the collection that is under way. The caller runs collect in a
+// goroutine; it returns when Host.Close is called.
 func (h *Host) CollectBetweenForks() (collect func()) {
 	debug.SetGCPercent(-1)
 	runtime.GC()

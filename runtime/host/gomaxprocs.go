@@ -7,17 +7,17 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// How much of one processor's time a program may take before it is given the others, and how little, and for how long,
-// before they are taken away again: with them the same work takes up to twice as much of it.
+// A program that uses more than growAbove of one CPU gets all CPUs. When it has used less than shrinkBelow for
+// shrinkAfter, it gets one again. With all CPUs the same work takes up to twice as much CPU time.
 const (
 	growAbove, shrinkBelow = 0.8, 0.5
 	shrinkAfter            = time.Second
 )
 
-// AdjustGOMAXPROCS has Go use one processor for as long as one is enough, until stop is closed. With more, it wakes a thread
-// for each goroutine that has something to do while another processor is idle, to find nothing left to do as a rule: of what
-// a command took of the gateway that was half, and the processor it was done on is the one that the shell needs. Not for a
-// program that forks into scopes: a change stops all threads, see CollectBetweenForks.
+// AdjustGOMAXPROCS lets Go use one CPU for as long as one is enough, until stop is closed. With more CPUs, Go wakes an
+// idle thread for each goroutine that becomes ready, and that thread usually finds nothing left to do. These wake-ups
+// were half of the gateway's CPU time per command, on the CPU that the shell needs. A program that forks into scopes
+// must not call it, because every change stops all threads, see CollectBetweenForks.
 func AdjustGOMAXPROCS(stop <-chan struct{}) {
 	all := runtime.GOMAXPROCS(0)
 	if all == 1 {
@@ -52,7 +52,8 @@ func AdjustGOMAXPROCS(stop <-chan struct{}) {
 	}
 }
 
-// checkInterval is when to look again: to be woken costs an idle program more than to look.
+// checkInterval returns how long to wait before the next check. It is longer for an idle program, because waking it
+// costs more than the check.
 func checkInterval(load float64) time.Duration {
 	switch {
 	case load < 0.02:
@@ -63,7 +64,7 @@ func checkInterval(load float64) time.Duration {
 	return 20 * time.Millisecond
 }
 
-// cpuTime is what all threads of this process have had.
+// cpuTime returns the CPU time that all threads of this process have used.
 func cpuTime() time.Duration {
 	var t unix.Timespec
 	if unix.ClockGettime(unix.CLOCK_PROCESS_CPUTIME_ID, &t) != nil {
