@@ -13,8 +13,9 @@ import (
 )
 
 // A file system whose server is gone (NFS, FUSE) never answers when a process enters one of its directories. A session
-// may have mounted such a file system itself. We therefore enter a directory on a thread that nothing else needs. The
-// child never does it between fork and exec, because the forking thread waits for the child's exec without a bound.
+// may have mounted such a file system itself. Where possible, we therefore enter a directory on a thread that nothing
+// else needs. If the child entered it between fork and exec, the forking thread would wait for the child's exec, and
+// only the KILL of watchFork could end that wait.
 
 // chdirTimeout bounds the wait for a directory. A disk that has to spin up takes some seconds.
 const chdirTimeout = 5 * time.Second

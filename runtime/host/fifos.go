@@ -16,20 +16,26 @@ import (
 	"trl/runtime/own"
 )
 
-// What trl and a session's shells both open, the shells open by path: pipes, texts, snapshots. As long as they may look into
-// the keeper's /proc/PID/fd, that is the path. A session that runs as another user may not, nor may one that Landlock holds.
-// Such a session has a directory instead, in memory (tmpfs): FIFOs and files, each named by the number that the keeper calls
-// it, for the session's user alone (mode 0600), in a directory that only we can change; and a file that zsh reads when a
-// terminal begins (termshell.go). Nothing in it is anybody else's, the
-// keeper's own descriptors stay out of reach, and whatever the session does there it does to itself.
+// Pipes, texts and snapshots are opened both by trl and by a session's shells, and the shells open them by path. Where
+// a shell may look into the keeper's /proc/PID/fd, the path is there. A session that runs as another user may not look
+// there, and a session with Landlock rules may not either.
 //
-// Not a process of that user in between, which holds copies for /proc/PID/fd: pipes that root made cannot be opened anew
-// (`>/dev/stderr`), whom Landlock holds may not look into it either, and the session could kill it.
+// Such a session has a FIFO directory instead, in memory (tmpfs). It contains FIFOs and files. Each is named by the
+// number that the keeper uses for it, and only the session's user may open it (mode 0600). Only we can change the
+// directory. It also contains a file that zsh reads when a terminal begins (runtime/shell/termshell.go). The directory
+// contains nothing that belongs to others, the session cannot reach the keeper's own descriptors, and what the session
+// does in the directory harms only itself.
+//
+// The alternative is a process of that user that holds copies of the descriptors for /proc/PID/fd. We do not use it:
+// the user cannot open a pipe again that root made (`>/dev/stderr`), a session with Landlock rules may not look into
+// that process either, and the session could kill it.
 
-// firstFileNumber is the number of the first port: above those of any descriptor, so that no number means two things.
+// firstFileNumber is where the file numbers of channels begin. It is above every descriptor, so that no number has two
+// meanings.
 const firstFileNumber = 1 << 24
 
-// fifoDirCandidates are where the directory of ports may be. What is in it may be secret, and must not come to a disk.
+// fifoDirCandidates returns the places where the FIFO directory may be. All are in memory, because the data may be
+// secret and must not be written to a disk.
 func fifoDirCandidates() []string {
 	if dir := os.Getenv("XDG_RUNTIME_DIR"); os.Geteuid() != 0 && filepath.IsAbs(dir) {
 		return []string{dir, "/dev/shm"}
@@ -37,10 +43,11 @@ func fifoDirCandidates() []string {
 	return []string{"/run", "/dev/shm"}
 }
 
-// fifoDirName is that of an instance's directory, which so can be found when its keeper is dead.
+// fifoDirName returns the name of an instance's FIFO directory. It depends on the instance alone, so the directory can
+// be found when its keeper is dead.
 func fifoDirName(i Instance) string { return fmt.Sprintf("trl-ports-%d", i) }
 
-// FIFODirParent is where the directory of ports can be made.
+// FIFODirParent returns the directory in which the FIFO directory can be made.
 func FIFODirParent() (dir string, err error) {
 	var why []error
 	for _, dir := range fifoDirCandidates() {
@@ -58,10 +65,11 @@ func FIFODirParent() (dir string, err error) {
 	return "", fmt.Errorf("no place in memory (tmpfs) for the pipes of sessions: %w", errors.Join(why...))
 }
 
-// openFIFODir makes the directory of ports, in which each confinement gets one of its own. Where we may mount, it is a tmpfs of our own, and
-// so is each confinement's (mounted): then no session can fill another one's, or what else is in /run.
+// openFIFODir makes the FIFO directory of the host, in which each confinement gets a directory of its own. If we may
+// mount, the directory is a separate tmpfs (mounted is true), and so is each confinement's directory. Then no session
+// can fill another one's directory or the rest of /run.
 //
-// It stays locked until the returned descriptor is closed, see removeLeftoverFIFODirs.
+// The directory stays locked until the returned descriptor is closed, see removeLeftoverFIFODirs.
 func openFIFODir(i Instance, as *confine.Account) (dir string, mounted bool, lock int, err error) {
 	defer func() {
 		if err == nil {
@@ -92,10 +100,12 @@ func openFIFODir(i Instance, as *confine.Account) (dir string, mounted bool, loc
 	return dir, false, -1, nil
 }
 
-// lockName is the file in a directory of ports that its keeper has locked. No session's directory has such a name (validID).
+// lockName is the file in a FIFO directory on which its keeper holds a lock. No session's directory can have this name
+// (validID).
 const lockName = ".lock"
 
-// lockFIFODir makes the file and locks it. The file gets its name when it is locked, so that nobody finds it unlocked before.
+// lockFIFODir makes the lock file and locks it. The file gets its final name after it is locked, so that no other
+// process can find it unlocked.
 func lockFIFODir(dir string) (lock int, err error) {
 	path := filepath.Join(dir, lockName)
 	lock, err = unix.Open(path+".new", unix.O_RDWR|unix.O_CREAT|unix.O_EXCL|unix.O_CLOEXEC|unix.O_NOFOLLOW, 0o600)
@@ -112,9 +122,10 @@ func lockFIFODir(dir string) (lock int, err error) {
 	return lock, nil
 }
 
-// removeLeftoverFIFODirs removes the directories of ports that keepers left which were killed together with their gateways, whatever
-// their state directories are. The kernel drops a lock when its process is dead, so a lock that can be taken proves that the
-// keeper is dead. A directory of another user, or without a lock (builds before this made none), is left alone.
+// removeLeftoverFIFODirs removes the FIFO directories of keepers that were killed together with their gateways,
+// whatever their state directories are. The kernel drops a lock when the process that holds it has ended, so a lock
+// that can be taken proves that the keeper is dead. A directory of another user is left alone, and so is one without a
+// lock (earlier builds made none).
 func removeLeftoverFIFODirs(log zerolog.Logger) {
 	for _, parent := range fifoDirCandidates() {
 		dirs, _ := filepath.Glob(filepath.Join(parent, "trl-ports-*"))
@@ -135,13 +146,14 @@ func removeLeftoverFIFODirs(log zerolog.Logger) {
 	}
 }
 
-// sessionDirSize is what one session can put into its files there: snapshots of its state, twice, and the texts of what it runs.
+// sessionDirSize is how much one session can store in its directory: two snapshots of its state and the texts of its
+// commands.
 const sessionDirSize = 64 << 20
 
-// fifoDirSize is that of the tmpfs in which confinements have their directories, and nothing else is.
+// fifoDirSize is the size of the tmpfs that contains the confinements' directories and nothing else.
 const fifoDirSize = 1 << 20
 
-// mountTmpfs mounts a tmpfs of that size. Other mount namespaces do not get what is mounted in it.
+// mountTmpfs mounts a tmpfs of that size. Mounts below it do not propagate to other mount namespaces.
 func mountTmpfs(dir string, size int, pass bool) error {
 	mode := "0700"
 	if pass {
@@ -154,8 +166,8 @@ func mountTmpfs(dir string, size int, pass bool) error {
 	return os.NewSyscallError("mount", err)
 }
 
-// CanMount says why this process may not mount file systems of its own, nil where it may. It is asked in a mount namespace that
-// ends with the thread which asks.
+// CanMount returns nil if this process may mount file systems of its own, and otherwise why not. It tries in a mount
+// namespace that ends with the thread that tries.
 func CanMount() error {
 	return confine.OnOwnThread(func() error {
 		if err := unix.Unshare(unix.CLONE_NEWNS); err != nil {
@@ -168,26 +180,26 @@ func CanMount() error {
 	})
 }
 
-// unmountBelow unmounts what is mounted at dir, if anything is, and what is below it.
+// unmountBelow unmounts every file system at dir, together with the mounts below it.
 func unmountBelow(dir string) {
 	for unix.Unmount(dir, unix.MNT_DETACH|unix.UMOUNT_NOFOLLOW) == nil {
 	}
 }
 
-// isMounted: dir is another file system than the directory that it is in.
+// isMounted reports whether dir is on another file system than its parent directory.
 func isMounted(dir string) bool {
 	own, ok := descriptor.DeviceOf(unix.AT_FDCWD, dir)
 	above, ok2 := descriptor.DeviceOf(unix.AT_FDCWD, filepath.Dir(dir))
 	return ok && ok2 && own != above
 }
 
-// removeDir removes a directory of ports, mounted or not.
+// removeDir removes a FIFO directory, whether it is mounted or not.
 func removeDir(dir string) error {
 	unmountBelow(dir)
 	return os.RemoveAll(dir)
 }
 
-// makeDir makes a directory that others may pass through, or not; whatever the umask is.
+// makeDir makes a directory, whatever the umask is. If pass is true, other users may pass through it.
 func makeDir(dir string, pass bool) error {
 	mode := uint32(0o700)
 	if pass {
@@ -202,17 +214,18 @@ func makeDir(dir string, pass bool) error {
 	return nil
 }
 
-// removeFIFODir removes what an instance that is dead left of its ports.
+// removeFIFODir removes the FIFO directory of an instance that is dead.
 func removeFIFODir(i Instance) {
 	for _, parent := range fifoDirCandidates() {
 		_ = removeDir(filepath.Join(parent, fifoDirName(i)))
 	}
 }
 
-// UsesFIFOs: the session's shells cannot open what only has a path below /proc, so everything they open is made by Make.
+// UsesFIFOs reports whether the session's shells cannot open paths below /proc. If so, MakeChannels makes everything
+// that the shells open.
 func (g *Group) UsesFIFOs() bool { return g.confinement.dir != "" }
 
-// MakeChannels makes ports: of a Private group.
+// MakeChannels makes channels for a group that uses FIFOs.
 func (g *Group) MakeChannels(kinds []own.ChannelKind) (all []own.Channel, err error) {
 	defer func() {
 		if err != nil {
@@ -257,7 +270,7 @@ func (t *confinement) makeChannel(k own.ChannelKind) (m own.Channel, err error) 
 		if err = unix.Mkfifo(path, 0o600); err != nil {
 			return m, err
 		}
-		if m.R, err = unix.Open(path, unix.O_RDONLY|unix.O_NONBLOCK|flags, 0); err != nil { // else it would wait for a writer
+		if m.R, err = unix.Open(path, unix.O_RDONLY|unix.O_NONBLOCK|flags, 0); err != nil { // without O_NONBLOCK, open would wait for a writer
 			return m, err
 		}
 		mode := unix.O_WRONLY
@@ -267,7 +280,7 @@ func (t *confinement) makeChannel(k own.ChannelKind) (m own.Channel, err error) 
 		if m.W, err = unix.Open(path, mode|flags, 0); err != nil {
 			return m, err
 		}
-		if k == own.InPipe { // that the shell has opened it can be seen only as long as nobody else reads, see stdinBuffer.hadReader
+		if k == own.InPipe { // only without a reader of our own can we see whether the shell has opened the pipe, see stdinBuffer.hadReader
 			descriptor.Close(&m.R)
 			m.HeldR = -1
 		}
@@ -275,7 +288,7 @@ func (t *confinement) makeChannel(k own.ChannelKind) (m own.Channel, err error) 
 	if t.user != nil {
 		gid := t.gid
 		mode := uint32(0o600)
-		if k == own.InPipe && t.gatewayGID != nil { // it tries whether there is a reader yet, see stdinBuffer.hadReader
+		if k == own.InPipe && t.gatewayGID != nil { // the gateway opens the pipe to see whether it has a reader, see stdinBuffer.hadReader
 			gid, mode = *t.gatewayGID, 0o620
 		}
 		if err = unix.Fchown(m.W, int(t.uid), int(gid)); err == nil {
@@ -285,29 +298,31 @@ func (t *confinement) makeChannel(k own.ChannelKind) (m own.Channel, err error) 
 	return m, err
 }
 
-// chown lets a child open anew the pipes that it is given, as the shells do with their script channel (/proc/self/fd/3).
+// chown gives the session's user the pipes and terminals that a child gets, so that the child can open them again.
+// Shells do this with their script channel (/proc/self/fd/3).
 func (t *confinement) chown(files []*os.File) {
 	for _, f := range files {
 		var st unix.Stat_t
 		if fd := int(f.Fd()); unix.Fstat(fd, &st) == nil && (st.Mode&unix.S_IFMT == unix.S_IFIFO || descriptor.IsTTY(fd)) && st.Uid != t.uid {
-			_ = unix.Fchown(fd, int(t.uid), int(t.gid)) // else the shell says that it cannot be opened
+			_ = unix.Fchown(fd, int(t.uid), int(t.gid)) // without it, the shell reports that it cannot open the file
 		}
 	}
 }
 
-// unlink takes a port's name away; who has it open has it still.
+// unlink removes the name of a channel. Processes that have the channel open keep it.
 func (g *Group) unlink(number int) {
 	if number > firstFileNumber && g.confinement.dir != "" {
 		_ = unix.Unlink(g.confinement.dir + "/" + strconv.Itoa(number))
 	}
 }
 
-// Unlink takes names of ports away, of numbers that are none it knows nothing.
+// Unlink removes the names of channels. It ignores numbers that are not file numbers of channels.
 func (g *Group) Unlink(numbers ...int) {
 	for _, n := range numbers {
 		g.unlink(n)
 	}
 }
 
-// FIFODir is where confinements have their directories, "" where everything is found below /proc.
+// FIFODir returns the directory that contains the confinements' directories, or "" if shells open everything below
+// /proc.
 func (h *Host) FIFODir() string { return h.fifoDir }

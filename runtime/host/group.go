@@ -19,59 +19,57 @@ import (
 	"trl/runtime/procfs"
 )
 
-// killTimeout bounds how long we wait for killed processes to go. KILL works
-// in milliseconds, a fork storm holds it up for a second or two, without cgroups on
-// a machine that is busy otherwise for ten; what is there
-// after 20 s hangs in the kernel (state D), and waiting longer would hang us.
+// killTimeout bounds how long we wait for killed processes to end. Processes normally end within milliseconds of KILL.
+// A fork storm delays that by one or two seconds, and by ten seconds without cgroups on a busy machine. A process that
+// is left after 20 s hangs in the kernel (state D), and a longer wait would make us hang too.
 const killTimeout = 20 * time.Second
 
-// A Group is the processes of one session, a Scope those that one of its
-// commands started. In tier "cgroup" both are directories and the kernel keeps
-// the list; in tier "none" a scope is a mark that its processes inherit.
+// A Group is the processes of one session. A Scope is those that one of its commands started. In tier "cgroup" both are
+// directories, and the kernel keeps the list of processes. In tier "none" a scope is a mark that its processes inherit.
 type Group struct {
 	id          string
 	host        *Host
 	confinement *confinement  // set once in NewGroup
-	dir         string        // its cgroup; "" in tier "none"
-	closeSlot   chan struct{} // one slot: held by the Close at work
-	removed     bool          // owned by the holder of ending
+	dir         string        // the group's cgroup; "" in tier "none"
+	closeSlot   chan struct{} // one slot: held by the Close that is running
+	removed     bool          // owned by the holder of closeSlot
 
-	forkMu    sync.Mutex    // held from before a fork until the child is in children; before childReaper.forkMu
-	chdirSlot chan struct{} // one slot: held by the thread in enter
+	forkMu    sync.Mutex    // held from before a fork until the child is in children; taken before childReaper.forkMu
+	chdirSlot chan struct{} // one slot: held by the thread in enterDir
 
 	limitMu sync.Mutex             // held by Limit
-	bounds  atomic.Pointer[bounds] // nil: none; set once, by Limit
+	bounds  atomic.Pointer[bounds] // nil: there are no limits; set once, by Limit
 
 	mu       sync.Mutex
-	closed   bool                // guarded by mu: nothing may enter any more
-	children map[*Child]struct{} // guarded by mu; those not reaped
-	leaders  map[int]struct{}    // guarded by mu; every child's pid, which is its session id: it outlives the child
-	scopes   []*Scope            // guarded by mu; in order of begin, less the removed ones
-	serial   int                 // guarded by mu
+	closed   bool                // guarded by mu; nothing may be started in the group any more
+	children map[*Child]struct{} // guarded by mu; those that have not been reaped
+	leaders  map[int]struct{}    // guarded by mu; the pid of every child, which is also the id of its process session; a pid stays here after the child ended
+	scopes   []*Scope            // guarded by mu; in order of begin, without the removed ones
+	serial   int                 // guarded by mu; the number of the newest scope
 }
 
-// A Scope must be given up with Remove, or with its group.
+// A Scope must be removed with Remove, or closed with its group.
 type Scope struct {
 	group  *Group
-	number int // within its group
+	number int // unique within its group
 	mark   procfs.Mark
 	begin  uint64 // clock ticks after boot
-	dir    string // its cgroup; "" in tier "none"
+	dir    string // the scope's cgroup; "" in tier "none"
 
-	reaped atomic.Int64 // orphans of the scope that the child reaper is reaping or has reaped
+	reaped atomic.Int64 // how many orphans of the scope the child reaper has reaped or is about to reap
 
 	mu        sync.Mutex
-	pidList   int    // guarded by mu; fd of cgroup.procs, in tier "none" of the shell's list of children; -1: not opened yet
-	removed   bool   // guarded by mu; it was given up
-	pidListOf int    // guarded by mu; tier "none": the shell whose list it is
-	listBuf   []byte // guarded by mu; what list is read into
+	pidList   int    // guarded by mu; fd of cgroup.procs, or in tier "none" of the list of children of pidListOf; -1: not opened yet
+	removed   bool   // guarded by mu; close was called
+	pidListOf int    // guarded by mu; in tier "none" the shell that pidList belongs to
+	listBuf   []byte // guarded by mu; buffer for reading pidList
 }
 
-// NewScope opens a place for what the next command starts.
+// NewScope makes a scope for the processes that the next command starts.
 func (g *Group) NewScope() (*Scope, error) {
 	begin := procfs.TicksNow()
 	if !g.host.markBase.Fits() && g.dir == "" {
-		// Start times will have to tell, so the scopes must differ in theirs.
+		// Without marks, start times tell scopes apart, so two scopes must not begin in the same clock tick.
 		for now := begin; begin == now; begin = procfs.TicksNow() {
 			time.Sleep(time.Millisecond)
 		}
@@ -92,7 +90,7 @@ func (g *Group) NewScope() (*Scope, error) {
 		if err == nil {
 			break
 		}
-		if !errors.Is(err, fs.ErrExist) { // the session made it
+		if !errors.Is(err, fs.ErrExist) { // if it exists, the session made it: try the next number
 			return nil, err
 		}
 	}
@@ -105,7 +103,7 @@ func (g *Group) NewScope() (*Scope, error) {
 	return c, nil
 }
 
-// Number tells the scope from the others of its group, also from those before it.
+// Number is unique within the group; removed scopes count too.
 func (c *Scope) Number() int { return c.number }
 
 // SignalSome sends sig to those of pids that are in the scope.
@@ -116,7 +114,8 @@ func (c *Scope) SignalSome(sig syscall.Signal, pids ...int) {
 		}
 		return
 	}
-	// The mark is asked first, because a walk can miss a process whose parent is just ending. One walk serves all others.
+	// The mark is checked first, because a walk can miss a process whose parent is just ending. One walk finds all
+	// processes without a mark.
 	marked := func(pid int) bool { of, _ := c.group.host.scopeOf(pid); return of == c }
 	pids = slices.DeleteFunc(slices.Clone(pids), func(pid int) bool { return procfs.SignalIf(pid, sig, marked) })
 	if len(pids) == 0 {
@@ -129,8 +128,9 @@ func (c *Scope) SignalSome(sig syscall.Signal, pids ...int) {
 	})
 }
 
-// AddForkedCopy is Adopt for what a shell of the group's forked: not our child, so its number is only good while a gate holds it. The
-// session says the number, and what is in a scope ends with a KILL: any other process is refused.
+// AddForkedCopy moves a process into the scope that a shell of the group forked. The process is not our child, so its
+// pid is valid only while it waits at a gate. The session tells us the pid, and the scope's processes are killed at the
+// end: AddForkedCopy therefore refuses any process whose parent is not a child of the group.
 func (c *Scope) AddForkedCopy(pid int) error {
 	p, ok := procfs.Read(pid)
 	if !ok {
@@ -147,8 +147,8 @@ func (c *Scope) AddForkedCopy(pid int) error {
 	return err
 }
 
-// cloneDir is asked before a child is started in c. In tier "cgroup" it returns
-// the directory to clone into, for the caller to close; else -1.
+// cloneDir is called before a child is started in c. In tier "cgroup" it returns a descriptor of the directory to clone
+// into, which the caller closes; in tier "none" it returns -1.
 func (c *Scope) cloneDir(b *bounds) (dir int, err error) {
 	c.group.mu.Lock()
 	closed := c.group.closed
@@ -159,7 +159,7 @@ func (c *Scope) cloneDir(b *bounds) (dir int, err error) {
 	if c.dir == "" {
 		return -1, nil
 	}
-	// A session that has frozen itself would freeze the child before its exec.
+	// If the session has frozen its own cgroup, the child would freeze before its exec.
 	_ = cgroup.WriteFile(c.group.dir, "cgroup.freeze", "0")
 	path := c.dir
 	if b != nil && b.stagingDir != "" {
@@ -172,22 +172,22 @@ func (c *Scope) cloneDir(b *bounds) (dir int, err error) {
 	return dir, nil
 }
 
-// setMark makes a process c's by its mark.
+// setMark gives a process the mark of c.
 func (c *Scope) setMark(pid int) error {
 	if c.group.confinement.user == nil {
 		return procfs.SetMark(pid, c.mark)
 	}
-	var own unix.Rlimit // which the process has, unless it changed that
+	var own unix.Rlimit // the process has the same limit, unless it changed it
 	if err := unix.Prlimit(0, unix.RLIMIT_LOCKS, nil, &own); err != nil {
 		return os.NewSyscallError("prlimit", err)
 	}
 	return c.group.confinement.prlimit(pid, unix.RLIMIT_LOCKS, unix.Rlimit{Cur: uint64(c.mark), Max: own.Max})
 }
 
-// register makes a new child c's, before the child reaper can reap it.
+// register adds a new child to c's group before the child reaper can reap it.
 func (c *Scope) register(child *Child) {
-	// Where it fails, ancestry, process session, environment and start time
-	// still tell, and in tier "cgroup" it is only for what moves itself out.
+	// If setMark fails, ancestry, process session, environment and start time still connect the process with the scope.
+	// In tier "cgroup" only a process that leaves its cgroup needs the mark.
 	_ = c.setMark(child.pid)
 	c.group.mu.Lock()
 	c.group.children[child] = struct{}{}
@@ -195,22 +195,22 @@ func (c *Scope) register(child *Child) {
 	c.group.mu.Unlock()
 }
 
-// childReaped is told by the child reaper that a child has been reaped.
+// childReaped is called by the child reaper when it has reaped a child of the group.
 func (g *Group) childReaped(child *Child) {
 	g.mu.Lock()
 	delete(g.children, child)
 	g.mu.Unlock()
 }
 
-// AddChild moves one of the group's own children in, so that what it starts from
-// now on is c's.
+// AddChild moves one of the group's own children into the scope, so that the processes that it starts from now on
+// belong to c.
 func (c *Scope) AddChild(pid int) error {
 	child := c.group.host.childReaper.child(pid)
 	if child == nil || child.scope == nil || child.scope.group != c.group {
 		return fmt.Errorf("adopt %d: %w", pid, unix.ESRCH)
 	}
 	return child.whileUnreaped(func() error {
-		_ = c.setMark(pid) // see register
+		_ = c.setMark(pid) // may fail, see register
 		if c.dir == "" {
 			return nil
 		}
@@ -218,9 +218,8 @@ func (c *Scope) AddChild(pid int) error {
 	})
 }
 
-// MembersExcept lists the live processes of the scope besides shell: nil, after one or
-// two short reads and without allocating, when there is none. A 0 in the list
-// stands for a process of a pid namespace that we cannot see into.
+// MembersExcept lists the live processes of the scope other than shell. If there are none, it returns nil after one or
+// two short reads, without allocating. A 0 in the list stands for a process in a pid namespace that we cannot see into.
 func (c *Scope) MembersExcept(shell int) []int {
 	if c.dir == "" {
 		return c.markedMembersExcept(shell)
@@ -228,7 +227,7 @@ func (c *Scope) MembersExcept(shell int) []int {
 	return c.cgroupMembersExcept(shell)
 }
 
-// Signal goes once to every member but shell.
+// Signal sends sig once to every member except shell.
 func (c *Scope) Signal(sig syscall.Signal, shell int) {
 	if c.dir == "" {
 		c.group.walk(func(p procfs.Process, of *Scope) {
@@ -243,10 +242,9 @@ func (c *Scope) Signal(sig syscall.Signal, shell int) {
 	}
 }
 
-// Kill ends every member but shell and returns when none is left; it goes on
-// until nothing new is found, so processes that fork meanwhile do not escape.
-// With shell 0, or a shell that was moved to another scope before, the kernel
-// does it in one go.
+// Kill kills every member except shell and returns when none is left. It repeats until it finds no new member, so
+// processes that fork meanwhile do not escape. If shell is 0, or was moved to another scope before, the kernel kills
+// all members at once.
 func (c *Scope) Kill(shell int) error {
 	ctx, cancel := context.WithTimeout(context.Background(), killTimeout)
 	defer cancel()
@@ -259,7 +257,7 @@ func (c *Scope) Kill(shell int) error {
 	return c.group.host.killResult(c.group.id, left)
 }
 
-// Remove gives the scope up if nobody is left in it.
+// Remove removes the scope if it has no members, and reports whether it did.
 func (c *Scope) Remove() bool {
 	if c.dir == "" {
 		if c.group.populated(c) {
@@ -276,7 +274,7 @@ func (c *Scope) Remove() bool {
 	return true
 }
 
-// close forgets the mark and closes the descriptors.
+// close removes the scope's mark from the host and closes the scope's descriptor.
 func (c *Scope) close() {
 	h := c.group.host
 	h.mu.Lock()
@@ -288,7 +286,7 @@ func (c *Scope) close() {
 	c.removed = true
 }
 
-// Members lists every live process of the session; a 0 as in Others.
+// Members lists every live process of the session. A 0 has the same meaning as in MembersExcept.
 func (g *Group) Members() []int {
 	if g.dir != "" {
 		return cgroup.PidsBelow(g.dir)
@@ -300,10 +298,10 @@ func (g *Group) Members() []int {
 		}
 	})
 	slices.Sort(pids)
-	return slices.Compact(pids) // one that lost its parent during the walk was met twice
+	return slices.Compact(pids) // a process that lost its parent during the walk was visited twice
 }
 
-// Signal goes once to every member but those named.
+// Signal sends sig once to every member except those named.
 func (g *Group) Signal(sig syscall.Signal, except ...int) {
 	if g.dir == "" {
 		g.walk(func(p procfs.Process, _ *Scope) {
@@ -320,12 +318,12 @@ func (g *Group) Signal(sig syscall.Signal, except ...int) {
 	}
 }
 
-// Close kills the session's processes and returns when none is left. An error
-// names those that withstood KILL, or is ctx's; the group then counts as alive,
-// and Close may be called again. It may be called by several at once.
+// Close kills the session's processes and returns when none is left. It returns an error that names the processes that
+// KILL did not end, or the error of ctx; the group then still counts as alive, and Close may be called again. Several
+// goroutines may call it at the same time.
 func (g *Group) Close(ctx context.Context) error {
 	select {
-	case g.closeSlot <- struct{}{}: // also with ctx done: KILL is sent in any case
+	case g.closeSlot <- struct{}{}: // even if ctx is done, because KILL must be sent in any case
 	default:
 		select {
 		case g.closeSlot <- struct{}{}:
@@ -341,7 +339,7 @@ func (g *Group) Close(ctx context.Context) error {
 	g.closed = true
 	g.mu.Unlock()
 	h := g.host
-	g.endForks() // whoever entered before we closed is in children now
+	g.endForks() // a child whose fork began before closed was set is in children now
 	if b := g.bounds.Load(); b != nil {
 		b.liftCPULimit(g)
 	}
@@ -358,7 +356,7 @@ func (g *Group) Close(ctx context.Context) error {
 		left = g.awaitChildren(timeout)
 	}
 	if b := g.bounds.Load(); b != nil && len(left) == 0 && b.remove(timeout) != nil {
-		left = []int{0} // somebody who left the session's cgroup, and withstands KILL
+		left = []int{0} // a process that left the session's cgroup, and that KILL did not end
 	}
 	if len(left) > 0 {
 		if ctx.Err() != nil {
@@ -386,15 +384,15 @@ func (g *Group) Close(ctx context.Context) error {
 	return nil
 }
 
-// endForks returns when no fork is under way in a group that is closed. One that does not come to an end is killed, with
-// all others, until it does.
+// endForks returns when no fork is under way in a group that is closed. Until then it kills the group's processes again
+// and again, so that a fork that hangs fails.
 func (g *Group) endForks() {
 	if g.forkMu.TryLock() {
 		g.forkMu.Unlock()
 		return
 	}
 	settled := make(chan struct{})
-	go func() { // ends with the fork; waited for below
+	go func() { // ends when no fork is under way; endForks waits for it
 		defer close(settled)
 		g.waitForForks()
 	}()
@@ -412,18 +410,18 @@ func (g *Group) endForks() {
 	}
 }
 
-// waitForForks returns when no fork that had begun in the group is under way.
+// waitForForks returns when every fork that had begun in the group has ended.
 func (g *Group) waitForForks() {
 	g.forkMu.Lock()
 	//lint:ignore SA2001 the wait is the point
 	g.forkMu.Unlock() //nolint:staticcheck // the wait is the point
 }
 
-// awaitChildren returns when the child reaper has reaped the group's children, or
-// with the pids of those that it has not.
+// awaitChildren kills the group's children and waits until the child reaper has reaped them. It returns the pids of
+// those that have not been reaped when ctx ends.
 func (g *Group) awaitChildren(ctx context.Context) (left []int) {
 	for _, c := range g.ownChildren() {
-		_ = c.Signal(unix.SIGKILL) // Root's may have left the session's cgroup
+		_ = c.Signal(unix.SIGKILL) // a child of a session of root's may have left its cgroup
 		select {
 		case <-c.exited:
 		case <-ctx.Done():
@@ -443,8 +441,7 @@ func (g *Group) ownChildren() []*Child {
 	return children
 }
 
-// killResult turns what is left of a kill into an error, and into a number that
-// somebody watches.
+// killResult turns the pids that a kill has left into an error, a log line and a metric.
 func (h *Host) killResult(group string, left []int) error {
 	if len(left) == 0 {
 		return nil

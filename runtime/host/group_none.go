@@ -12,13 +12,12 @@ import (
 	"trl/runtime/procfs"
 )
 
-// Tier "none": no cgroup, so the family tells. Every process of a session is
-// below a child that we started in it or, its parents gone, was given to us as
-// subreaper. Which scope it belongs to it carries with it (endMarks).
+// Tier "none" has no cgroups, so ancestry connects a session's processes. Every process of a session is a descendant of
+// a child that we started in the session, or of an orphan that the kernel gave to us as the subreaper. The mark of a
+// process tells its scope (see procfs.Mark).
 
-// walk visits every process of the group, zombies included, orphans first:
-// what forks and exits to get away is found there. c is nil if the group has no
-// scope.
+// walk visits every process of the group, including zombies. It visits the orphans first, because a process that forks
+// and exits to escape becomes an orphan. c is nil if the group has no scope.
 func (g *Group) walk(visit func(p procfs.Process, c *Scope)) {
 	for _, pid := range g.host.childReaper.foreignChildren() {
 		if p, ok := procfs.Read(pid); ok && p.Ppid == g.host.pid {
@@ -31,26 +30,26 @@ func (g *Group) walk(visit func(p procfs.Process, c *Scope)) {
 		if p, ok := procfs.Read(child.pid); ok && p.Ppid == g.host.pid {
 			c, _ := g.host.scopeOf(p.Pid)
 			if c == nil || c.group != g {
-				c = child.scope // its mark could not be set, or it has changed it
+				c = child.scope // its mark could not be set, or the process changed it
 			}
 			g.descend(p, c, visit)
 		}
 	}
 }
 
-// descend visits p, which belongs to c, and all below it.
+// descend visits p, which belongs to c, and all of p's descendants.
 func (g *Group) descend(p procfs.Process, c *Scope, visit func(p procfs.Process, c *Scope)) {
 	visit(p, c)
 	child := g.host.childReaper.child(p.Pid)
 	for _, pid := range p.Children() {
 		kid, ok := procfs.Read(pid)
 		if !ok || kid.Ppid != p.Pid {
-			continue // it moved up; the next look meets it there
+			continue // it got another parent; the next walk visits it there
 		}
 		of, _ := g.host.scopeOf(pid)
 		switch {
 		case of != nil && of.group == g:
-		case child != nil: // a shell: its scopes follow one another
+		case child != nil: // p is a shell, which starts processes of one scope after the other
 			of = g.scopeAt(kid.Start)
 		default:
 			of = c
@@ -59,20 +58,20 @@ func (g *Group) descend(p procfs.Process, c *Scope, visit func(p procfs.Process,
 	}
 }
 
-// scopeOfOrphan tells whether an orphan belongs to the group, and to which scope.
+// scopeOfOrphan returns whether an orphan belongs to the group, and to which scope.
 func (g *Group) scopeOfOrphan(p procfs.Process) (c *Scope, ok bool) {
 	if c, _ := g.host.scopeOf(p.Pid); c != nil {
 		return c, c.group == g
 	}
-	// It took the mark off, or never had it.
+	// The process removed its mark or never had one.
 	if !g.inLeaderSession(p) && procfs.SessionOf(p.Pid) != g.id {
 		return nil, false
 	}
 	return g.scopeAt(p.Start), true
 }
 
-// inLeaderSession: p is in a process session or job of one of the group's children. A
-// process that has the number of one, being none, has nothing to do with it.
+// inLeaderSession reports whether p is in the process session or process group of one of the group's children. It
+// returns false if p only has the reused pid of such a child.
 func (g *Group) inLeaderSession(p procfs.Process) bool {
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -82,7 +81,7 @@ func (g *Group) inLeaderSession(p procfs.Process) bool {
 	return (sid || job) && !reused
 }
 
-// scopeAt is the scope that was the newest when start was now.
+// scopeAt returns the scope that was the newest at the time start.
 func (g *Group) scopeAt(start uint64) (c *Scope) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -94,19 +93,18 @@ func (g *Group) scopeAt(start uint64) (c *Scope) {
 	return c
 }
 
-// killByWalk kills what match picks until it finds nobody, and returns the pids
-// that are left when ctx ends. reaped counts the orphans among them that are
-// gone.
+// killByWalk kills the processes that match picks until it finds none, and returns the pids that are left when ctx
+// ends. reaped counts those of them that became orphans and were reaped.
 //
-// Finding nobody once proves nothing: what forks and exits all the time may have
-// become another process between the list of children and the look at each, and
-// the kernel's list may skip one while others go. So a look is quiet only if it
-// met nobody new, not even a zombie, and no orphan was reaped since the look
-// before, for each such change of skin leaves one. The last look
-// is at every process there is, which misses none that stands still.
+// One walk that finds nothing proves nothing. A process that forks and exits all the time may have become another
+// process between the read of the list of children and the check of each child, and the kernel's list may skip a
+// process while others end. A walk is therefore quiet only if it met no new process, not even a zombie, and if no
+// orphan has been reaped since the walk before: each time such a process becomes another one, it leaves an orphan.
+// killByWalk ends after three quiet walks in a row. The last of them looks at all processes of the machine, and it
+// misses none that does not change meanwhile.
 func (g *Group) killByWalk(ctx context.Context, reaped func() int64, match func(p procfs.Process, c *Scope) bool) (left []int) {
 	const enough = 3
-	met := map[int]uint64{} // start time by pid; KILL once will do
+	met := map[int]uint64{} // start time by pid; one KILL per process is enough
 	var pause procfs.Backoff
 	gone := reaped()
 	for quiet := 0; quiet < enough; {
@@ -131,7 +129,7 @@ func (g *Group) killByWalk(ctx context.Context, reaped func() int64, match func(
 		} else {
 			g.walkMarked(visit)
 		}
-		_, sighted := procfs.Read(g.host.pid) // without a free descriptor we see nobody
+		_, sighted := procfs.Read(g.host.pid) // without a free descriptor a walk sees no process
 		before := gone
 		if gone = reaped(); len(left) == 0 && !fresh && sighted && gone == before {
 			quiet++
@@ -140,10 +138,10 @@ func (g *Group) killByWalk(ctx context.Context, reaped func() int64, match func(
 		quiet = 0
 		switch {
 		case ctx.Err() != nil && len(left) == 0:
-			return []int{0} // somebody, but never the same
+			return []int{0} // there are processes, but every walk meets other ones
 		case ctx.Err() != nil:
 			return left
-		case fresh: // a race with something that forks: no pause
+		case fresh: // a race with a process that forks: no pause
 			pause = 0
 		default:
 			pause.Sleep()
@@ -152,9 +150,9 @@ func (g *Group) killByWalk(ctx context.Context, reaped func() int64, match func(
 	return nil
 }
 
-// killOrphansFast kills the orphans of the group as fast as can be: two system calls to
-// know one, one to kill it, the youngest first. What hops from fork to fork
-// every few hundred microseconds has moved on when a walk comes to it.
+// killOrphansFast kills the orphans of the group as fast as possible, the youngest first: it takes two system calls to
+// recognize an orphan and one to kill it. A process that forks and exits every few hundred microseconds is gone before
+// a walk comes to it.
 func (g *Group) killOrphansFast(ctx context.Context, match func(p procfs.Process, c *Scope) bool) {
 	h := g.host
 	struck := map[int]bool{}
@@ -178,7 +176,7 @@ func (g *Group) killOrphansFast(ctx context.Context, match func(p procfs.Process
 	}
 }
 
-// reaped is the sum over the scopes.
+// reaped returns the number of reaped orphans in all scopes.
 func (g *Group) reaped() (n int64) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -188,7 +186,7 @@ func (g *Group) reaped() (n int64) {
 	return n
 }
 
-// walkMarked visits every process on the machine that carries a mark of the group.
+// walkMarked visits every process of the machine that has a mark of the group.
 func (g *Group) walkMarked(visit func(p procfs.Process, c *Scope)) {
 	for _, pid := range descriptor.NumbersIn("/proc") {
 		if c, _ := g.host.scopeOf(pid); c != nil && c.group == g {
@@ -199,7 +197,7 @@ func (g *Group) walkMarked(visit func(p procfs.Process, c *Scope)) {
 	}
 }
 
-// populated: a live process is in scope c.
+// populated reports whether a live process is in scope c.
 func (g *Group) populated(c *Scope) (found bool) {
 	look := func(p procfs.Process, of *Scope) { found = found || of == c && !p.Dead() }
 	if g.walk(look); !found {
@@ -208,9 +206,9 @@ func (g *Group) populated(c *Scope) (found bool) {
 	return found
 }
 
-// markedMembersExcept reads two lists of children: the shell's, and the main thread's,
-// which holds the orphans and none of our own (see Spawn). Nearly always both
-// are empty, however many sessions there are; else the tree is walked.
+// markedMembersExcept reads two lists of children: the list of the shell and the list of the main thread. The latter
+// has the orphans but none of our own children (see Host.start). Both are nearly always empty, however many sessions
+// there are. If one is not, markedMembersExcept walks the process tree.
 func (c *Scope) markedMembersExcept(shell int) (pids []int) {
 	if c.looksEmpty(shell) {
 		return nil
@@ -223,7 +221,7 @@ func (c *Scope) markedMembersExcept(shell int) (pids []int) {
 	return pids
 }
 
-// looksEmpty: no process that could be c's is a child of shell or an orphan.
+// looksEmpty returns true if certainly no child of shell and no orphan belongs to c.
 func (c *Scope) looksEmpty(shell int) bool {
 	h := c.group.host
 	if shell == 0 {
@@ -235,15 +233,16 @@ func (c *Scope) looksEmpty(shell int) bool {
 		if c.pidList >= 0 {
 			unix.Close(c.pidList)
 		}
-		// It stays that process's, should the number be reused.
+		// The descriptor stays with this process even if its pid is reused.
 		c.pidList, _ = cgroup.OpenFile(procfs.Path(shell, "/task/"+strconv.Itoa(shell)), "children", unix.O_RDONLY)
 		c.pidListOf = shell
 	}
 	return h.noneMarked(c.pidList, c, shell) && h.noneMarked(h.orphanList, c, shell)
 }
 
-// noneMarked reads a list of children from fd, with c's buffer: none of them
-// but shell carries c's mark, or could have taken it off. Our own children are in it after an Exec. c.mu is held.
+// noneMarked reads a list of children from fd into c's buffer. It returns true if no process in the list, except shell,
+// has c's mark or could have removed it. After an exec of the keeper, our own children are in the list too. c.mu is
+// held.
 func (h *Host) noneMarked(fd int, c *Scope, shell int) bool {
 	n, err := descriptor.RetryEINTR(func() (int, error) { return unix.Pread(fd, c.listBuf, 0) })
 	if err != nil || n == len(c.listBuf) {
