@@ -9,32 +9,32 @@ import (
 )
 
 const (
-	abortTick = 5 * time.Millisecond // between looks at a tree that is ending
-	// abortTimeout is how long a shell may take to come back once everything it waited for is dead: a builtin that never
-	// reaches a command's boundary (`read </dev/zero`) costs the shell process.
+	abortTick = 5 * time.Millisecond // between two steps of an abort
+	// abortTimeout is how long a shell may take to report after everything it waited for is dead. A shell that takes longer
+	// is killed: a builtin such as `read </dev/zero` never reaches the end of a command.
 	abortTimeout = time.Second
 )
 
-// abort is the part of a run after cancel or timeout: sig to what has not had it, until deadline, then KILL.
+// abort is the state of a run after cancel or timeout. The run sends sig to each process once, and KILL after deadline.
 type abort struct {
 	sig          syscall.Signal
 	deadline     time.Time
-	unreadUntil  time.Time // until when the shell may take to read the line
-	hasAbortTrap bool      // the shell has a trap of its user's for the abort
+	unreadUntil  time.Time // the shell may take until then to read the command's line
+	hasAbortTrap bool      // the shell may have a trap for the abort signal
 	signalled    map[int]bool
 	next         time.Time
 	kill         bool
 	steps        int
 }
 
-// timeOut ends the command because a time is over.
+// timeOut starts the abort of a command whose time limit is over.
 func (r *run) timeOut(kind string, now time.Time) {
 	r.timeout, r.saved.Timeout = kind, kind
 	r.writeEntry()
 	r.startAbort(syscall.SIGTERM, r.c.Grace, now)
 }
 
-// applyCancel ends the command because a client wants it, or gives it less time to end in.
+// applyCancel starts the abort that a client asked for. If the abort runs already, applyCancel can shorten its grace.
 func (r *run) applyCancel(c *cancelRequest, now time.Time) {
 	if r.cancel == nil {
 		r.startAbort(c.sig, c.grace, now)
@@ -46,7 +46,7 @@ func (r *run) applyCancel(c *cancelRequest, now time.Time) {
 	r.cancel = c
 }
 
-// startAbort starts the ending: sig to all but the shell, and the shell's own work aborted.
+// startAbort starts the abort: the scope's processes get sig, and the shell gets the abort signal.
 func (r *run) startAbort(sig syscall.Signal, grace time.Duration, now time.Time) {
 	r.abort = &abort{sig: sig, deadline: now.Add(grace), unreadUntil: now.Add(max(grace, abortTimeout)), signalled: map[int]bool{}, next: now, hasAbortTrap: r.hasAbortTrap()}
 	if !r.resendAt.IsZero() {
@@ -54,14 +54,15 @@ func (r *run) startAbort(sig syscall.Signal, grace time.Duration, now time.Time)
 	}
 }
 
-// mayHaveEnded: the gateway before us told the command to end, nothing of it is left but the shell, and that has not had the time to
-// answer us. The grace may have passed between the two gateways, and a command that ended within it was not killed.
+// mayHaveEnded tells whether a resumed command may have ended although the shell has not said so: only the shell is left in
+// its scope, and the shell still has time to answer our question. The previous gateway started the abort. The grace may have
+// passed before this gateway started, and a command that ended within it must not count as killed.
 func (r *run) mayHaveEnded(now time.Time) bool {
 	return r.question != "" && now.Before(r.answerBy) && len(r.membersExceptShell()) == 0
 }
 
-// hasAbortTrap: the shell has a trap of its user's for the abort, or ignores it. A snapshot that is behind the last command knows of a trap
-// that was taken away again, which the text of commands before does not.
+// hasAbortTrap tells whether the shell ignores the abort signal or may have a trap for it. A current snapshot decides, because
+// it shows that a trap was removed again. An older snapshot counts only if it has a trap; else the text of earlier commands decides.
 func (r *run) hasAbortTrap() bool {
 	k := r.p.dialect
 	if procfs.Ignores(r.p.child.Pid(), k.AbortSignal) || k.SetsTrap.MatchString(r.c.Text) {
@@ -74,7 +75,8 @@ func (r *run) hasAbortTrap() bool {
 	return k.SnapshotHasTrap.Match(script) || r.s.mayTrapAbort && !current
 }
 
-// abortShell ends the shell's own work. A deaf one would run its trap and go on with its list: the only cure is another shell.
+// abortShell sends the abort signal to the shell. A shell with a trap for that signal would run the trap and go on with its
+// command list, so it gets KILL and is restored.
 func (r *run) abortShell() {
 	sig := r.p.dialect.AbortSignal
 	if r.abort.hasAbortTrap {
@@ -83,19 +85,20 @@ func (r *run) abortShell() {
 	_ = r.p.child.Signal(sig)
 }
 
-// stepAbort is one step of the ending.
+// stepAbort does one step of the abort.
 func (r *run) stepAbort(now time.Time) {
 	e := r.abort
 	e.next = now.Add(abortTick)
 	e.steps++
 	busy := !r.reported && !r.died
 	if busy && !e.kill && now.Before(e.unreadUntil) && r.unread() {
-		// A busy machine: the shell has not even read the line. An abort now would hit nothing, and the line run after it.
+		// On a busy machine the shell may not have read the line yet. An abort signal now would stop nothing, and the line
+		// would run after it.
 		e.steps, e.next = 0, now.Add(abortTick/5)
 		return
 	}
 	if !e.kill && !now.Before(e.deadline) && !(busy && r.mayHaveEnded(now)) {
-		if busy && e.steps == 1 { // no grace: the shell first, as below
+		if busy && e.steps == 1 { // without grace, too, the shell gets its signal first
 			r.abortShell()
 		}
 		e.kill = true
@@ -107,15 +110,16 @@ func (r *run) stepAbort(now time.Time) {
 	}
 	others := r.membersExceptShell()
 	fresh := slices.ContainsFunc(others, func(pid int) bool { return !e.signalled[pid] })
-	// The shell first: once what it waits for is dead, it would go on with its list.
+	// The shell gets its signal first. Otherwise it would go on with its command list as soon as the process that it waits
+	// for is dead.
 	switch {
-	case busy && (e.steps == 1 || fresh || e.steps%20 == 0 && (e.kill || len(others) == 0)): // again where one was lost
+	case busy && (e.steps == 1 || fresh || e.steps%20 == 0 && (e.kill || len(others) == 0)): // repeated, because a signal may have had no effect
 		r.abortShell()
 	}
 	var untold []int
 	for _, pid := range others {
 		if !e.signalled[pid] {
-			// What was forked but has not reached its exec ignores TERM still, as its interactive shell does: it is told again.
+			// A process between its fork and its exec still ignores TERM, as its interactive shell does. It gets the signal again.
 			e.signalled[pid] = !procfs.Ignores(pid, e.sig)
 			untold = append(untold, pid)
 		}
@@ -129,27 +133,27 @@ func (r *run) stepAbort(now time.Time) {
 	if !busy {
 		return
 	}
-	if e.steps%20 == 10 && r.p.unread() == 0 { // the abort may have taken the line with the report
+	if e.steps%20 == 10 && r.p.unread() == 0 { // the abort may have removed the line that reports
 		r.p.send(r.p.report(r.p.dialect.ResendCall, r.seq))
 	}
 	if e.kill && now.After(e.deadline) {
 		_ = r.p.child.Signal(syscall.SIGKILL)
-		if now.Sub(e.deadline) > abortTimeout && waitsForPipe(r.p.child.Pid()) { // somebody else of the session has that
+		if now.Sub(e.deadline) > abortTimeout && waitsForPipe(r.p.child.Pid()) { // another process of the session holds that pipe's lock
 			r.s.currentGroup().Signal(syscall.SIGKILL)
 		}
 	}
 }
 
-// killScope ends for certain what the command started: the shell moves out, the scope dies as a whole.
+// killScope moves the shell to a new scope and kills every process that is left in the command's scope.
 func (r *run) killScope() {
 	old := r.scope
-	parted := old != r.p.scope // by a gateway before us; then it is among what commands left
+	parted := old != r.p.scope // an earlier gateway moved the shell; the command's scope is in s.leftScopes
 	if !parted {
 		fresh, err := r.s.group.NewScope()
 		if err == nil {
 			err = fresh.AddChild(r.p.child.Pid())
 		}
-		if err != nil && !r.died { // no way to part them: the shell goes too, and is restored
+		if err != nil && !r.died { // the shell cannot be moved: it is killed, too, and restored
 			_ = r.p.child.Signal(syscall.SIGKILL)
 		}
 		if fresh != nil {

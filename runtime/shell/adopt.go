@@ -18,89 +18,89 @@ import (
 	"trl/runtime/sessionlog"
 )
 
-// What a gateway must write down so that the next one can go on where it was killed. The numbers of descriptors are the
-// keeper's. Nothing here changes with a command's output, and only a SavedCommand is new for each command.
+// The Saved types below are written to the session log, so that the next gateway can go on where this one was killed. Numbers of
+// descriptors are the keeper's. No value depends on a command's output, and only SavedCommand is written for each command.
 
-// SavedShell is a shell between its commands.
+// SavedShell describes a shell between its commands.
 type SavedShell struct {
-	Pid        int      `json:"pid,omitempty"` // 0: there is none
+	Pid        int      `json:"pid,omitempty"` // 0: the session has no shell process
 	Scope      int      `json:"cell,omitempty"`
-	LeftScopes []int    `json:"left,omitempty"`  // scopes with what commands left running
-	Held       []int    `json:"held,omitempty"`  // the shell's channels, see shellProc
-	State      []int    `json:"state,omitempty"` // the snapshots, see state
-	Dir        string   `json:"dir"`             // what it was started with, as Env
+	LeftScopes []int    `json:"left,omitempty"`  // scopes of processes that commands left running
+	Held       []int    `json:"held,omitempty"`  // the shell's channels, see shellProc.held
+	State      []int    `json:"state,omitempty"` // the snapshot files, see state.held
+	Dir        string   `json:"dir"`             // Dir and Env: the shell was started with them
 	Env        []string `json:"env"`
 	Seq        int      `json:"seq"`
 	Trap       bool     `json:"int_trap,omitempty"`
 	Funcs      bool     `json:"funcs,omitempty"`
 
-	After *Replaced `json:"after,omitempty"` // set in the first record of a shell that took another one's place
+	After *Replaced `json:"after,omitempty"` // set in the first entry of a shell that replaced another
 }
 
-// Replaced says what ended with the shell before. It stands in the same record as the new shell: a gateway that is killed leaves
-// both or neither, so the next one never takes the new shell for the one that the command was given to.
+// Replaced says which command ended with the previous shell. It is in the same entry as the new shell, so a killed gateway leaves
+// both or neither, and the next gateway never mistakes the new shell for the shell that got the command.
 type Replaced struct {
-	Seq       int      `json:"seq,omitempty"` // of the command that ended with the old shell; 0: none had begun
+	Seq       int      `json:"seq,omitempty"` // of the command that ended with the old shell; 0: no command had begun
 	Code      int      `json:"code,omitempty"`
 	Cancelled bool     `json:"cancelled,omitempty"`
-	Lost      []string `json:"lost,omitempty"` // of the state
+	Lost      []string `json:"lost,omitempty"` // parts of the shell's state that were lost
 }
 
-// SavedCommand is a command that is being run.
+// SavedCommand describes a running command.
 type SavedCommand struct {
 	Seq        int          `json:"seq"`
-	Sent       int          `json:"sent"` // bytes of the script channel that are its line
-	Scope      int          `json:"cell"` // what it started is in it
+	Sent       int          `json:"sent"` // length of the command's line in the script channel
+	Scope      int          `json:"cell"` // holds the processes that the command started
 	Pipes      SavedPipes   `json:"lane"`
 	Span       journal.Span `json:"span"`
 	Stdin      []HeldFile   `json:"stdin,omitempty"`
-	Before     []HeldFile   `json:"before,omitempty"` // what the shell reads before the text
-	UsedBefore *SavedUsage  `json:"used,omitempty"`   // what its session had used by then, nil: not known
+	Before     []HeldFile   `json:"before,omitempty"` // file that the shell reads before the command's text
+	UsedBefore *SavedUsage  `json:"used,omitempty"`   // usage of the session when the command began; nil: unknown
 
-	Snapshot int  `json:"snapshot,omitempty"` // number of the last one that was asked for before it
-	Current  bool `json:"current,omitempty"`  // no other command has ended in between
+	Snapshot int  `json:"snapshot,omitempty"` // number of the last snapshot that was requested before the command
+	Current  bool `json:"current,omitempty"`  // no command has ended between that snapshot and this command
 
-	Timeout   string `json:"timeout,omitempty"`   // it is being ended for that; a cancel is our owner's to write down
-	Cancelled bool   `json:"cancelled,omitempty"` // with Code
-	Code      *int   `json:"code,omitempty"`      // how it ended; what was its own is being put back
+	Timeout   string `json:"timeout,omitempty"`   // kind of the time limit for which the command is being aborted; the session's owner writes down a cancel
+	Cancelled bool   `json:"cancelled,omitempty"` // set together with Code
+	Code      *int   `json:"code,omitempty"`      // exit code of a command that has ended; its own variables and directory are being undone
 
-	Replaced *Replaced `json:"replaced,omitempty"` // it ended with its shell, whose successor is there already
+	Replaced *Replaced `json:"replaced,omitempty"` // the command ended with its shell, and the next shell has started
 }
 
-// SavedUsage is the Usage of a group but for the peak, which begins anew with each command.
+// SavedUsage is the Usage of a group without the peak, which is measured anew for each command.
 type SavedUsage struct {
 	CPU      int64 `json:"cpu"` // nanoseconds
 	OOMKills int64 `json:"oom,omitzero"`
 	PIDHits  int64 `json:"pids,omitzero"`
 }
 
-// SavedProcess is a background process.
+// SavedProcess describes a background process.
 type SavedProcess struct {
 	Pid    int          `json:"pid"`
 	Scope  int          `json:"cell"`
-	Copy   bool         `json:"copy,omitempty"` // of a POSIX shell: not a child of the keeper
+	Copy   bool         `json:"copy,omitempty"` // a forked copy of a POSIX shell, so not a child of the keeper
 	Start  uint64       `json:"start,omitempty"`
 	Pipes  SavedPipes   `json:"lane"`
 	Span   journal.Span `json:"span"`
 	Stdin  []HeldFile   `json:"stdin,omitempty"`
 	Held   []HeldFile   `json:"held,omitempty"`
-	Status int          `json:"status,omitempty"` // of a copy: where its status comes out
-	Gate   int          `json:"gate"`             // a line that is written there lets it run
-	Lost   []string     `json:"lost,omitempty"`   // what of the session's state it began without
+	Status int          `json:"status,omitempty"` // for a copy: the pipe from which its status is read
+	Gate   int          `json:"gate"`             // a line written to it lets the process run
+	Lost   []string     `json:"lost,omitempty"`   // parts of the session's state that the process does not have
 }
 
-// An EntryWriter writes what the next gateway must know of a session into its log, each thing before anything depends on it. Its methods
-// do not call the shell.
+// An EntryWriter writes entries to the session log for the next gateway. It writes each entry before anything depends on it. Its
+// methods do not call the shell.
 type EntryWriter interface {
 	// Shell is called when the shell has changed.
 	Shell(SavedShell)
-	// Begun is called by Run before the shell is told of the command, and again when what must be known of it changes.
+	// Begun is called by Run before the shell gets the command, and again when the SavedCommand changes.
 	Begun(*Command, SavedCommand)
-	// Compact is called by Run soon after Command.WakeRun: no other call is under way on the session's runner.
+	// Compact is called by Run soon after Command.WakeRun. No other call by the session's runner goes on meanwhile.
 	Compact()
 }
 
-// SetEntryWriter has the session written down from now on, and its shell as it is.
+// SetEntryWriter sets the writer of the session's entries and writes an entry with the present shell.
 func (s *Shell) SetEntryWriter(r EntryWriter) {
 	<-s.turn
 	defer func() { s.turn <- struct{}{} }()
@@ -110,10 +110,10 @@ func (s *Shell) SetEntryWriter(r EntryWriter) {
 	s.save()
 }
 
-// save has the shell written down. The caller has the turn.
+// save writes an entry with the shell. The caller has the turn.
 func (s *Shell) save() { s.saveReplaced(nil) }
 
-// saveReplaced is changed for a shell that has taken another one's place.
+// saveReplaced is save for a shell that has replaced another.
 func (s *Shell) saveReplaced(after *Replaced) {
 	s.saveMu.Lock()
 	defer s.saveMu.Unlock()
@@ -131,8 +131,9 @@ func (s *Shell) saveReplaced(after *Replaced) {
 	s.entries.Shell(r)
 }
 
-// removeScope gives up the scope of a process or a terminal, unless somebody is left in it: then that is the session's, as what
-// commands leave running, and is written down. False: it has to be called again, should the scope be emptied.
+// removeScope removes the scope of a process or a terminal. If a process is left in the scope, the scope joins s.leftScopes, like
+// the scopes of processes that commands left running, and an entry says so. removeScope then returns false, and it must be called
+// again when the scope may be empty.
 func (s *Shell) removeScope(c own.KeptScope) bool {
 	empty := len(c.MembersExcept(0)) == 0 && (c.Remove() || len(c.MembersExcept(0)) == 0)
 	s.saveMu.Lock()
@@ -160,25 +161,25 @@ func (s *Shell) leftScopesLocked() (numbers []int) {
 	return numbers
 }
 
-// An Adoption brings a session back from what its keeper has and its last gateway wrote down: Want for every journal,
-// then Shell (Vacant, Remains), then Bring, Follow and Process for what belongs to it, and Finish.
+// An Adoption restores a session from the keeper's descriptors and the last gateway's session log. Its methods are called in this
+// order: ReserveLog for every journal; then Shell, OpenForReset or OpenEnded; then ReplayLog, ReadOn and Process; then KillUnrecorded.
 type Adoption struct {
 	b                *Base
-	from             own.HeldSession // less what was taken
+	from             own.HeldSession // without the descriptors and children that were taken
 	shell            *Shell
 	sessionLog       *sessionlog.Log
-	sessionLogNumber int                       // what the keeper calls the file of book
-	reservedLogs     map[HeldFile]*reservedLog // by the first file of a log
+	sessionLogNumber int                       // the keeper's number for the file of sessionLog
+	reservedLogs     map[HeldFile]*reservedLog // by the log's first file
 	packed           map[sessionlog.Key]*sessionlog.Archived
-	knownScopes      map[int]bool // that are known
+	knownScopes      map[int]bool // numbers of the scopes that entries name
 }
 
-// Adopt begins an adoption.
+// Adopt returns an Adoption of the session from.
 func (b *Base) Adopt(from own.HeldSession) *Adoption {
 	return &Adoption{b: b, from: from, reservedLogs: map[HeldFile]*reservedLog{}, knownScopes: map[int]bool{}}
 }
 
-// ReadSessionLog reads what the last gateway wrote down about the session: nothing of one that was never given to anybody.
+// ReadSessionLog calls read for each entry of the session log. A session that no client ever got has no log.
 func (a *Adoption) ReadSessionLog(read func(entry []byte) error) error {
 	for number, fd := range a.from.Held {
 		book, err := sessionlog.Open(fd, read)
@@ -198,7 +199,7 @@ func (a *Adoption) ReadSessionLog(read func(entry []byte) error) error {
 	return nil
 }
 
-// takeFile is take, unless the number means another file by now.
+// takeFile is takeFD, but returns -1 if the number by now means another file.
 func (a *Adoption) takeFile(f HeldFile) int {
 	if fd, ok := a.from.Held[f.Number]; !ok || inode(fd) != f.Inode {
 		return -1
@@ -206,7 +207,7 @@ func (a *Adoption) takeFile(f HeldFile) int {
 	return a.takeFD(f.Number)
 }
 
-// takeFD gives our descriptor of a held one away, -1 when there is none.
+// takeFD returns our descriptor for one that the keeper holds, -1 if there is none. The caller owns the descriptor.
 func (a *Adoption) takeFD(number int) int {
 	fd, ok := a.from.Held[number]
 	if !ok {
@@ -237,14 +238,14 @@ func (a *Adoption) pipes(r SavedPipes) (*outputPipes, error) {
 		l.close()
 		return nil, err
 	}
-	descriptor.Close(&l.w[0]) // who is started with them has them
+	descriptor.Close(&l.w[0]) // a process that was started with the write ends has its own descriptors
 	descriptor.Close(&l.w[1])
 	out.mu.Lock()
 	out.done = false
 	packed := out.closed
 	out.mu.Unlock()
 	l.log = out
-	if packed { // nothing came out of the pipes any more; the keeper had not been told yet to drop them
+	if packed { // the pipes had ended; the last gateway had not yet told the keeper to drop them
 		for i := range l.r {
 			descriptor.Close(&l.r[i])
 		}
@@ -262,7 +263,7 @@ func (a *Adoption) stdin(files []HeldFile) *stdinBuffer {
 			in.heldNumbers[i] = -1
 		}
 	}
-	if in.hadReader = in.r >= 0; !in.hadReader { // whether the shell has come to it, the pipe tells
+	if in.hadReader = in.r >= 0; !in.hadReader { // opening the pipe tells whether the shell has opened it
 		in.fileNumber = files[2].Number
 	}
 	if in.mem >= 0 {
@@ -277,7 +278,7 @@ func (a *Adoption) stdin(files []HeldFile) *stdinBuffer {
 	return in
 }
 
-// OpenEnded stands for the shell of a session that has ended: its output can be brought back, and it can be forgotten.
+// OpenEnded returns a Shell for a session that has ended. Its output can be restored, and it can be forgotten.
 func (a *Adoption) OpenEnded(c ShellConfig) *Shell {
 	a.shell = a.b.newShell(c)
 	a.shell.streamLogs.sessionLog, a.shell.streamLogs.sessionLogNumber = a.sessionLog, a.sessionLogNumber
@@ -288,7 +289,8 @@ func (a *Adoption) OpenEnded(c ShellConfig) *Shell {
 	return a.shell
 }
 
-// IsComplete: all is there that Shell needs. It is not where the session's end has begun and come as far as its shell.
+// IsComplete tells whether the keeper holds everything that Shell needs. It does not if the last gateway was closing the session
+// and had already ended the shell.
 func (a *Adoption) IsComplete(r SavedShell) bool {
 	if len(r.State) != 4 || len(r.Held) != 4 || len(a.from.Scopes) == 0 || a.from.Children[r.Pid] == nil {
 		return false
@@ -301,15 +303,15 @@ func (a *Adoption) IsComplete(r SavedShell) bool {
 	return true
 }
 
-// OpenForReset brings a shell back whose process was about to be replaced by Reset, which must follow.
+// OpenForReset restores a Shell without its process, which Reset was replacing. The caller must call Reset next.
 func (a *Adoption) OpenForReset(c ShellConfig, r SavedShell) (*Shell, error) {
 	c.Dir, c.Env = r.Dir, r.Env
 	s := a.OpenEnded(c)
 	s.closing.Store(false)
 	s.restore.Store(c.Restore)
-	s.seq, s.mayTrapAbort = r.Seq+1_000_000, r.Trap // beyond whatever was given out since
+	s.seq, s.mayTrapAbort = r.Seq+1_000_000, r.Trap // greater than any number that was given since the entry
 	s.mayHaveFunctions.Store(r.Funcs)
-	s.mayTrapLines = true // it is not known
+	s.mayTrapLines = true // unknown, so we assume it
 	if err := s.makePoller(); err != nil {
 		return nil, err
 	}
@@ -320,7 +322,7 @@ func (a *Adoption) OpenForReset(c ShellConfig, r SavedShell) (*Shell, error) {
 	return s, nil
 }
 
-// Shell brings the shell back, dead or alive: a dead one is revived like any other that died while nobody looked.
+// Shell restores the shell, dead or alive. A dead one is later revived like any shell that died between commands.
 func (a *Adoption) Shell(c ShellConfig, r SavedShell) (*Shell, error) {
 	k, _, err := dialect.Of(c.Path)
 	if err != nil {
@@ -339,7 +341,7 @@ func (a *Adoption) Shell(c ShellConfig, r SavedShell) (*Shell, error) {
 		return nil, ErrShellGone
 	}
 	scope := a.from.Scopes[r.Scope]
-	for n, c := range a.from.Scopes { // it may have been moved the moment before
+	for n, c := range a.from.Scopes { // the last gateway may have moved the shell after it wrote the entry
 		for _, pid := range c.MembersExcept(0) {
 			if pid == r.Pid {
 				scope = a.from.Scopes[n]
@@ -369,7 +371,8 @@ func (a *Adoption) Shell(c ShellConfig, r SavedShell) (*Shell, error) {
 	return s, nil
 }
 
-// KillUnrecorded ends what the last gateway had begun to make and had not written down yet, and packs what it had not come to pack.
+// KillUnrecorded kills the processes that the last gateway started but did not write down, drops the descriptors that nobody took,
+// and packs the logs that the last gateway had not packed yet.
 func (a *Adoption) KillUnrecorded() {
 	for _, w := range a.reservedLogs {
 		for _, k := range w.packed {
@@ -406,7 +409,7 @@ func (a *Adoption) KillUnrecorded() {
 	}
 }
 
-// Discard ends a session that cannot be brought back.
+// Discard ends a session that cannot be restored.
 func (a *Adoption) Discard(ctx context.Context) error {
 	err := a.from.Group.Close(ctx)
 	for _, fd := range a.from.Held {
@@ -426,14 +429,14 @@ func (a *Adoption) Discard(ctx context.Context) error {
 	return err
 }
 
-// Resume makes a command, which was running, ready for Run, which goes on with it. Its Journal has been brought back.
+// Resume prepares a command that was running, so that Run goes on with it. The command's Journal has been restored before.
 func (a *Adoption) Resume(c *Command, r SavedCommand, began time.Time) error {
 	l, err := a.pipes(r.Pipes)
 	if err != nil {
 		return err
 	}
 	scope := a.scope(r.Scope)
-	if p := a.shell.p; r.Scope == 0 && p != nil { // written by a version that did not know
+	if p := a.shell.p; r.Scope == 0 && p != nil { // an older version wrote no scope
 		scope = p.scope
 	}
 	c.resumed, c.stdin = &resumed{SavedCommand: r, scope: scope, pipes: l, beforeFD: -1, began: began}, a.stdin(r.Stdin)
@@ -449,25 +452,25 @@ func (a *Adoption) Resume(c *Command, r SavedCommand, began time.Time) error {
 	return nil
 }
 
-// LastEnded tells of the last command that has ended. It is for a shell that runs none.
+// LastEnded restores what the entry of the last ended command says about the snapshots. It is for a shell that runs no command.
 func (a *Adoption) LastEnded(r SavedCommand) { a.shell.state.restoreEnded(r) }
 
-// RestoreStdin gives a command that waits the stdin it had been given.
+// RestoreStdin restores the stdin of a command that waits for its turn.
 func (a *Adoption) RestoreStdin(c *Command, stdin []HeldFile) {
 	c.stdin = a.stdin(stdin)
 	c.eof = c.stdin != nil && c.stdin.eof
 }
 
-// resumed is what a command that is run again, or on, begins with.
+// resumed is what a command needs that goes on under this gateway.
 type resumed struct {
 	SavedCommand
 	scope    own.KeptScope
 	pipes    *outputPipes
-	beforeFD int // descriptor of what Before holds, -1: none
+	beforeFD int // our descriptor of the file Before; -1: none
 	began    time.Time
 }
 
-// ReadOn goes on reading what jobs of an ended command write, and closes j when nobody can any more.
+// ReadOn goes on copying the output of jobs that an ended command left running. It closes j when the output ends.
 func (a *Adoption) ReadOn(j *journal.Journal, r *SavedPipes) {
 	var l *outputPipes
 	var err error
@@ -486,7 +489,7 @@ func (a *Adoption) ReadOn(j *journal.Journal, r *SavedPipes) {
 	a.shell.addCopier(late)
 }
 
-// Process brings a background process back, ended or not. spec.Journal has been brought back, too.
+// Process restores a background process, ended or not. Its journal j has been restored before.
 func (a *Adoption) Process(r SavedProcess, j *journal.Journal) (*Process, error) {
 	child := a.from.Children[r.Pid]
 	if child == nil && !r.Copy {
@@ -524,7 +527,7 @@ func (a *Adoption) Process(r SavedProcess, j *journal.Journal) (*Process, error)
 	}
 	p.copier.Start()
 	if p.stdin != nil {
-		go p.feed() // as in Start
+		go p.feed() // ends as in Start
 	}
 	a.shell.mu.Lock()
 	a.shell.procs[p] = struct{}{}
@@ -532,7 +535,7 @@ func (a *Adoption) Process(r SavedProcess, j *journal.Journal) (*Process, error)
 	return p, nil
 }
 
-// EndedProcess stands for a process that had ended; what it started may live on.
+// EndedProcess returns a Process for one that had ended. Processes that it started may still run.
 func (a *Adoption) EndedProcess(r SavedProcess, status own.Status) *Process {
 	p := &Process{b: a.b, s: a.shell, heldResources: heldResources{group: a.from.Group}, scope: a.scope(r.Scope), pid: r.Pid, copier: newCopier(nil), exited: make(chan struct{}), status: status, saved: r}
 	p.removeScope()
@@ -540,7 +543,7 @@ func (a *Adoption) EndedProcess(r SavedProcess, status own.Status) *Process {
 	return p
 }
 
-// scope is where something that we bring back is, or was.
+// scope returns the scope with that number, or a goneScope, and marks the number as known.
 func (a *Adoption) scope(number int) own.KeptScope {
 	a.knownScopes[number] = true
 	if c, ok := a.from.Scopes[number]; ok {
@@ -549,7 +552,7 @@ func (a *Adoption) scope(number int) own.KeptScope {
 	return goneScope(number)
 }
 
-// goneScope stands for a scope that was removed: nothing is in it.
+// goneScope stands for a scope that was removed. It has no members.
 type goneScope int
 
 func (c goneScope) Number() int                         { return int(c) }
