@@ -20,11 +20,11 @@ import (
 // fileSystemTimeout bounds the wait for an answer. A disk that has to spin up takes some seconds.
 const fileSystemTimeout = 5 * time.Second
 
-// answerTimeout is fileSystemTimeout but in tests.
+// answerTimeout is fileSystemTimeout. Tests shorten it.
 var answerTimeout = fileSystemTimeout
 
-// maxQuestions bounds the questions under way of one asker, which is a session or a principal. maxQuestionsOfAll bounds those of all,
-// since each takes a thread and Go ends a program with 10,000 threads.
+// maxQuestions is how many questions of one asker (a session or a principal) may wait for an answer. maxQuestionsOfAll is the limit
+// for all askers: each question takes a thread, and Go ends a program with 10,000 threads.
 const (
 	maxQuestions      = 2
 	maxQuestionsOfAll = 512
@@ -33,18 +33,18 @@ const (
 // A Question says who asks the file system about which path.
 type Question struct {
 	Who  string // the session or the principal that the question counts for
-	Op   string // Op of the PathError where there is no answer
+	Op   string // Op of the PathError if no answer comes
 	Path string // Path of that error
 }
 
-// questions counts what this process asks.
+// questions counts the questions of this process that wait for an answer.
 var questions = struct {
 	mu  sync.Mutex
 	of  map[string]int // guarded by mu; by Question.Who
 	all int            // guarded by mu
 }{of: map[string]int{}}
 
-// beginQuestion counts one more question. It is false where there are too many.
+// beginQuestion counts one more question. It returns false if there are too many.
 func beginQuestion(who string) bool {
 	q := &questions
 	q.mu.Lock()
@@ -67,9 +67,9 @@ func endQuestion(who string) {
 	q.all--
 }
 
-// Ask returns what f returns. f asks the file system about the question's path, and shares nothing with the caller, who may
-// not wait for it: without an answer within answerTimeout Ask returns ETIMEDOUT. It returns EAGAIN where the asker has too many
-// questions under way for that time. An answer that comes later is closed, if it is an io.Closer.
+// Ask calls f, which asks the file system about the question's path, and returns f's result. If f has not returned after
+// answerTimeout, Ask returns ETIMEDOUT, so f must share nothing with the caller. If the asker has too many waiting questions for
+// that time, Ask returns EAGAIN. An answer that comes too late is closed if it is an io.Closer.
 func Ask[T any](q Question, f func() (T, error)) (answer T, err error) {
 	late := time.NewTimer(answerTimeout)
 	defer late.Stop()
@@ -85,7 +85,7 @@ func Ask[T any](q Question, f func() (T, error)) (answer T, err error) {
 		err    error
 	}
 	done, left := make(chan result), make(chan struct{})
-	go func() { // ends when the file system answers, which nobody may wait for
+	go func() { // ends when the file system answers; nobody waits for that
 		answer, err := f()
 		endQuestion(q.Who)
 		select {
@@ -105,11 +105,11 @@ func Ask[T any](q Question, f func() (T, error)) (answer T, err error) {
 	}
 }
 
-// Unanswered says that a file system did not answer, or that Ask could not ask it.
+// Unanswered tells whether err means that a file system did not answer or that Ask could not ask it.
 func Unanswered(err error) bool { return errors.Is(err, unix.ETIMEDOUT) || errors.Is(err, unix.EAGAIN) }
 
-// AskEnterable says whether this process may enter a directory. A directory that the kernel has in its caches, on a file system
-// that always answers, costs no goroutine.
+// AskEnterable returns an error if this process may not enter the directory. It needs no goroutine for a directory that is in the
+// kernel's caches and on a file system that always answers.
 func AskEnterable(who, dir string) error {
 	if fd := descriptor.OpenCached(dir); fd >= 0 {
 		unix.Close(fd)

@@ -10,14 +10,14 @@ import (
 	"trl/runtime/procfs"
 )
 
-// A background process, and a terminal, begin as a fresh shell that reads the last snapshot of the session's shell. What
-// both need for that is here.
+// A background process or a terminal starts as a fresh shell that reads the last snapshot of the session's shell. This file
+// has the code that both use for it.
 
-// busyShellWait is how long they wait for the present state of a shell that is at work; then they get the last snapshot.
+// busyShellWait is how long they wait for the present state of a shell that runs a command. After that they use the last snapshot.
 const busyShellWait = 100 * time.Millisecond
 
-// tryTurn gets the shell, if it is free soon, so that its present state can be asked for. sp is nil when there is no shell.
-// The caller calls giveBack.
+// tryTurn takes the shell's turn if it becomes free within busyShellWait, so that the caller can ask for the shell's present state.
+// free tells whether it got the turn. sp is nil if there is no shell. The caller must call giveBack.
 func (s *Shell) tryTurn() (sp *shellProc, free bool, giveBack func()) {
 	giveBack = func() {}
 	select {
@@ -32,8 +32,8 @@ func (s *Shell) tryTurn() (sp *shellProc, free bool, giveBack func()) {
 	return sp, free, giveBack
 }
 
-// startDir is where what begins with this state is to begin: where the shell is. Of one that has died, because its command is
-// being ended, the state leads to where it was.
+// startDir returns the directory in which a process or terminal starts: the shell's. If the shell has died, because its command
+// is being aborted, the state's script changes to the shell's last directory.
 func (s *Shell) startDir(sp *shellProc, cfg ShellConfig, state string) string {
 	switch {
 	case !sp.dead():
@@ -44,21 +44,22 @@ func (s *Shell) startDir(sp *shellProc, cfg ShellConfig, state string) string {
 	return cfg.Dir
 }
 
-// A checkedDir is a directory and whether it can be entered.
+// A checkedDir is a directory and the error of entering it, nil if it can be entered.
 type checkedDir struct {
 	dir string
 	err error
 }
 
-// checkShellDir asks about the directory that the shell is in. It is called before the shell's turn is taken: the file system may
-// have stopped answering since the shell entered it.
+// checkShellDir checks the shell's working directory. It is called before the shell's turn is taken, because the file system may
+// have stopped answering since the shell entered the directory.
 func (s *Shell) checkShellDir() checkedDir {
 	dir := s.Dir()
 	return checkedDir{dir, s.currentGroup().Enterable(dir)}
 }
 
-// enterableDir is where what begins with this state is to begin. A directory that is gone is entered by way of the shell; one
-// that does not answer is an error. here is what checkShellDir has said: only a shell that has moved since is asked about again.
+// enterableDir is startDir with a check. A directory that was removed (gone) is entered through the shell's /proc/PID/cwd. A file
+// system that does not answer is an error. here is the result of checkShellDir; the check is repeated only if the shell has
+// changed its directory since.
 func (s *Shell) enterableDir(sp *shellProc, cfg ShellConfig, state string, here checkedDir) (dir string, gone bool, err error) {
 	dir, err = s.startDir(sp, cfg, state), here.err
 	if dir != here.dir {
@@ -73,14 +74,14 @@ func (s *Shell) enterableDir(sp *shellProc, cfg ShellConfig, state string, here 
 	return procfs.Path(sp.child.Pid(), "/cwd"), true, nil
 }
 
-// stateScript returns lines that read the session's state, which hold keeps, "" when there is none; and what of the state of the
-// last command that has ended is not in it. The state of a shell that is at work is the one before the running command.
+// stateScript returns the lines that read the session's state, "" if there is none, and the parts of the state that may be
+// missing. hold puts the state into a file. While a command runs, the state is the one before that command.
 func (s *Shell) stateScript(sp *shellProc, free bool, hold func([]byte) (int, error)) (script string, lost []string, err error) {
 	if free && !sp.dead() {
 		if s.state.wanted() {
 			s.snapshot(sp)
 		}
-		if s.state.pending() { // it is done when the shell answers
+		if s.state.pending() { // the snapshot is whole when the shell reports
 			s.seq++
 			end := time.Now().Add(bootTimeout)
 			sp.sendBy(end, sp.report(sp.dialect.ReportCall, strconv.Itoa(s.seq)))
@@ -88,12 +89,12 @@ func (s *Shell) stateScript(sp *shellProc, free bool, hold func([]byte) (int, er
 		}
 	}
 	for end := time.Now().Add(abortTimeout); !free && s.state.pending() && time.Now().Before(end) && !sp.dead(); {
-		time.Sleep(time.Millisecond) // the shell has not come to the running command yet
+		time.Sleep(time.Millisecond) // the shell may not have read the running command yet, and writes the snapshot before it
 	}
 	state, current := s.savedState(sp.dialect, nil)
 	if !current {
 		lost = slices.Clone(allState)
-		if !sp.dead() { // cdBack leads to its directory
+		if !sp.dead() { // CdBack changes to the shell's directory
 			lost = slices.DeleteFunc(lost, func(x string) bool { return x == "working_dir" })
 		}
 	}
@@ -114,14 +115,14 @@ func (s *Shell) stateScript(sp *shellProc, free bool, hold func([]byte) (int, er
 	return fmt.Sprintf("%s %s/%d 2>/dev/null\n{ %s - %s; } 2>/dev/null\n", sp.dialect.Source, s.currentGroup().Dir(), fd, sp.dialect.Call("trap"), traps), lost, nil
 }
 
-// changesDir says whether the state may lead to another directory than the one that a process is started in. The state of a free
-// shell in a directory that is gone cannot enter that one, and so stays.
+// changesDir tells whether reading the state may change the directory in which a process was started. A free shell's state does
+// not if the directory was removed: its cd fails, and the process stays where it is.
 func (s *Shell) changesDir(sp *shellProc, state string, gone, free bool, lost []string) bool {
 	return state != "" && !sp.dead() && !(gone && free && !slices.Contains(lost, "variables"))
 }
 
-// envAndDirScript returns the lines that give a process or a terminal its own variables and directory. The variables may be secrets:
-// hold keeps them, since everybody may read the arguments of a process.
+// envAndDirScript returns the lines that set a process's or a terminal's own variables and directory. The variables may be secrets,
+// and every user can read a process's arguments, so hold puts the variables into a file.
 func envAndDirScript(k *dialect.Dialect, env map[string]*string, dir, held string, hold func([]byte) (int, error)) (script string, err error) {
 	if len(env) > 0 {
 		fd, err := hold([]byte(dialect.EnvScript(k, env)))

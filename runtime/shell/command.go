@@ -13,45 +13,45 @@ import (
 	"trl/runtime/own"
 )
 
-// What Command.Input refuses.
+// Command.Input returns these errors.
 var (
 	ErrStdinClosed = errors.New("stdin is closed")
 	ErrStdinFull   = errors.New("stdin buffer is full: the command does not read")
 )
 
-// maxPendingInput bounds what waits for a command that does not read its stdin.
+// maxPendingInput is how much input may wait for a command that does not read its stdin.
 const maxPendingInput = 1 << 20
 
-// Command is one foreground command: made by NewCommand, filled in, given to Shell.Run once. The methods may be called
-// from any goroutine at any time, also before Run and after it.
+// Command is one foreground command. NewCommand makes it, the caller sets its fields, and Shell.Run runs it once. Any goroutine
+// may call the methods at any time, also before Run and after it.
 type Command struct {
 	Text      string
 	Env       map[string]*string // for this command only; nil unsets
 	Dir       string             // for this command only
 	Stdin     []byte
-	OpenStdin bool // Input comes later
+	OpenStdin bool // more stdin comes through Input
 	Timeout   time.Duration
 	NoOutput  time.Duration
 	Grace     time.Duration
 	Journal   *journal.Journal // closed when nobody holds the command's output any more
-	Head      int64            // how much of each stream's beginning a successor of ours shall find,
-	Tail      int64            // and how much of its end, if that is more than the ring
-	resumed   *resumed         // it runs, or was about to, since before our time
+	Head      int64            // how much of each stream's beginning the log keeps for the next gateway,
+	Tail      int64            // and how much of its end, if the journal's ring keeps less
+	resumed   *resumed         // set if an earlier gateway ran it or was about to
 
 	mu       sync.Mutex
-	wake     func()          // guarded by mu; nil while Run is not on it
-	stdin    *stdinBuffer    // guarded by mu; the command's stdin, once it has one: see makeStdin
-	pending  []byte          // guarded by mu; input from before that
+	wake     func()          // guarded by mu; nil while no Run waits
+	stdin    *stdinBuffer    // guarded by mu; the command's stdin; nil before makeStdin
+	pending  []byte          // guarded by mu; input that came before makeStdin
 	eof      bool            // guarded by mu; no more input will come
 	runEnded bool            // guarded by mu; Run has ended
-	cancel   *cancelRequest  // guarded by mu; the first one stays, a later one can only shorten its grace
-	signals  []signalRequest // guarded by mu; to send
+	cancel   *cancelRequest  // guarded by mu; the first request; a later one can only shorten its grace
+	signals  []signalRequest // guarded by mu; signals to send
 	woken    bool            // guarded by mu
-	copier   *Copier         // guarded by mu; follows the pipes after Run where jobs still hold them
+	copier   *Copier         // guarded by mu; copies from the pipes after Run if jobs still hold them
 
 	watched // guarded by mu
 
-	reported atomic.Bool // the shell has said that it has ended
+	reported atomic.Bool // the shell has reported the command's end
 }
 
 type cancelRequest struct {
@@ -62,11 +62,12 @@ type cancelRequest struct {
 // NewCommand makes a command with the default grace between TERM and KILL.
 func NewCommand(text string) *Command { return &Command{Text: text, Grace: DefaultGrace} }
 
-// DefaultGrace is the time between TERM and KILL: what container runtimes and init systems have taught programs to
-// clean up within (theirs is 10 s; ours is a person waiting).
+// DefaultGrace is the time between TERM and KILL. Container runtimes and init systems give programs 10 s to clean up; trl
+// gives less, because a person waits.
 const DefaultGrace = 5 * time.Second
 
-// Cancel ends the command: sig to everything it started, grace, KILL. Run returns when that is done.
+// Cancel aborts the command: it sends sig to every process that the command started, and KILL after grace. Run returns when
+// they have ended.
 func (c *Command) Cancel(sig syscall.Signal, grace time.Duration) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -80,7 +81,8 @@ func (c *Command) Cancel(sig syscall.Signal, grace time.Duration) {
 	c.startWatchdogLocked()
 }
 
-// Signal sends just sig: PROTOCOL.md says to whom. What came of it can be read once, soon, and at the latest when Run returns.
+// Signal sends only sig, to the processes that PROTOCOL.md names for exec.signal. The channel gets one result, at the latest when
+// Run returns.
 func (c *Command) Signal(sig syscall.Signal) <-chan SignalResult {
 	q := signalRequest{sig, make(chan SignalResult, 1)}
 	c.mu.Lock()
@@ -119,7 +121,7 @@ func (c *Command) Input(p []byte, eof bool) error {
 	return nil
 }
 
-// makeStdin gives the command its stdin, unless it is to have none or has it already.
+// makeStdin makes the command's stdin, unless the command has it already or needs none.
 func (c *Command) makeStdin(group own.KeptGroup) (*stdinBuffer, error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -142,18 +144,18 @@ func (c *Command) makeStdin(group own.KeptGroup) (*stdinBuffer, error) {
 	return in, nil
 }
 
-// errCancelled: the command was cancelled before it began.
+// errCancelled says that the command was cancelled before it began.
 var errCancelled = errors.New("cancelled before it began")
 
-// checkDir says whether the command's directory can be entered. It is called before the shell's turn is taken, and a cancel ends
-// the wait: the file system may not answer.
+// checkDir returns an error if the command's directory cannot be entered. The file system may not answer, so checkDir is called
+// before the shell's turn is taken, and a cancel ends the wait.
 func (c *Command) checkDir(group own.KeptGroup) error {
 	woken := make(chan struct{}, 1)
 	c.mu.Lock()
 	c.wake = func() { putToken(woken) }
 	c.mu.Unlock()
 	answered := make(chan error, 1)
-	go func() { answered <- group.Enterable(c.Dir) }() // ends with the answer, or the wait for it, which is bounded
+	go func() { answered <- group.Enterable(c.Dir) }() // ends with the answer or after Enterable's bounded wait
 	for c.cancelled() == nil {
 		select {
 		case err := <-answered:
@@ -164,8 +166,8 @@ func (c *Command) checkDir(group own.KeptGroup) error {
 	return errCancelled
 }
 
-// MakeStdin makes the command's stdin, so that a successor of ours has it though the command waits for its turn, and returns
-// what is held of it, nil where there is none.
+// MakeStdin makes the stdin of a command that waits for its turn, so that the next gateway has it, too. It returns the files that
+// the keeper holds for it, nil if the command has no stdin.
 func (s *Shell) MakeStdin(c *Command) ([]HeldFile, error) {
 	in, err := c.makeStdin(s.currentGroup())
 	if in == nil || err != nil {
@@ -174,7 +176,7 @@ func (s *Shell) MakeStdin(c *Command) ([]HeldFile, error) {
 	return in.files, nil
 }
 
-// Discard gives back what was made for a command that will not be run.
+// Discard closes the stdin of a command that will not run.
 func (c *Command) Discard() {
 	if c == nil {
 		return
@@ -187,7 +189,7 @@ func (c *Command) Discard() {
 	}
 }
 
-// WakeRun has Run call EntryWriter.Compact, unless the command ends before.
+// WakeRun makes Run call EntryWriter.Compact, unless the command ends before.
 func (c *Command) WakeRun() {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -202,7 +204,7 @@ func (c *Command) wakeLocked() {
 	}
 }
 
-// attachRun begins Run's part: what was asked before is found by the first look.
+// attachRun connects the command to the Run that begins. Run's first call of requests returns what was requested before.
 func (c *Command) attachRun(wake func(), calls *pipeCalls) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -249,16 +251,16 @@ func (c *Command) detachRun() {
 	}
 }
 
-// requests is what has been asked since the last look, and what a watchdog has done.
+// requests is what callers have requested since the last look, and what a watchdog has done.
 type requests struct {
-	cancel   *cancelRequest // whenever it was
+	cancel   *cancelRequest // whenever it was requested
 	signals  []signalRequest
 	woken    bool
 	timedOut string
 	killed   bool
 }
 
-// requests takes them.
+// requests returns the new requests and clears them.
 func (c *Command) requests() requests {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -267,41 +269,41 @@ func (c *Command) requests() requests {
 	return q
 }
 
-// cancelled is what has been asked for of that kind, nil if nothing.
+// cancelled returns the request to cancel the command, nil if there is none.
 func (c *Command) cancelled() *cancelRequest {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	return c.cancel
 }
 
-// Outcome is how a command ended.
+// Outcome says how a command ended.
 type Outcome struct {
 	Code       int
-	Signal     string // name without SIG; "" when none ended it
+	Signal     string // name without SIG of the signal that ended the command; "" if none did
 	Timeout    string // "", "hard" or "no_output"
 	Cancelled  bool
 	Duration   time.Duration
-	Linger     time.Duration // how long output was waited for after the end
+	Linger     time.Duration // how long Run waited for output after the end
 	Died       bool          // the shell ended with the command
-	Restored   bool          // and was put back
-	Postponed  bool          // or will be, as soon as there is what it takes
-	Lost       []string      // what could not be
-	Background []int         // what the command left running
+	Restored   bool          // after Died, another shell was started with its state
+	Postponed  bool          // after Died, the restore waits until processes, descriptors or memory are free
+	Lost       []string      // parts of the shell's state that could not be restored
+	Background []int         // pids of the processes that the command left running
 	Dir        string        // the shell's cwd afterwards
 	HasUsage   bool          // CPU is known
 	CPU        time.Duration
 	MaxRSS     int64
-	MemoryPeak int64  // of the whole session, file cache included; 0: not known
-	OOMKilled  bool   // the kernel killed something of the session for the memory limit
-	LimitHit   string // name of the limit that something came up against, "" when nothing did
-	KillFailed bool   // something survived KILL
-	Err        error  // the command could not be run, or its end is not known
+	MemoryPeak int64  // of the whole session, with its file cache; 0: unknown
+	OOMKilled  bool   // the kernel killed a process of the session because of the memory limit
+	LimitHit   string // name of the limit that the session's processes reached; "" if none
+	KillFailed bool   // a process survived KILL
+	Err        error  // the command could not run, or its end is unknown
 }
 
-// ErrShellGone: the session's shell ended and another one could not be put in its place.
+// ErrShellGone says that the session's shell ended and that no other shell could replace it.
 var ErrShellGone = errors.New("shell could not be put back")
 
-// ErrUnknownEnd: the command's output or end could not be followed, so that no exit code may be told.
+// ErrUnknownEnd says that the command's end was not seen, so its exit code is unknown.
 var ErrUnknownEnd = errors.New("end of the command is unknown")
 
 func (o Outcome) String() string {

@@ -5,17 +5,17 @@ import (
 	"time"
 )
 
-// An escalationStep asks processes to end, and gives them time.
+// An escalationStep signals processes and gives them time to end.
 type escalationStep struct {
 	signal func()           // sends the step's signals
-	until  func() time.Time // when the next step is due; it may come closer while the step lasts
+	until  func() time.Time // when the next step is due; this time may become earlier during the step
 }
 
-// until is for a step whose time does not change.
+// until returns escalationStep.until for a step whose time does not change.
 func until(t time.Time) func() time.Time { return func() time.Time { return t } }
 
-// escalate takes the steps until over says that nothing is left. It returns false when the steps have had their time, or ctx has
-// ended, and something is left: the caller then sends KILL. An abort takes its steps from the run's event loop instead, see stepAbort.
+// escalate does the steps until over returns true. It returns false if processes are left after the last step's time or the end
+// of ctx; the caller then sends KILL. An abort does its steps in the run's event loop instead, see stepAbort.
 func (b *Base) escalate(ctx context.Context, over func() bool, steps ...escalationStep) (ended bool) {
 	for _, s := range steps {
 		s.signal()

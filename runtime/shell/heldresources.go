@@ -10,20 +10,21 @@ import (
 	"trl/runtime/own"
 )
 
-// heldResources are what a process or a terminal has for as long as it lives, and the keeper until its end is written down:
-// by then our successor may need them. Its owner closes the files at its end, and calls release after that.
+// heldResources are the files and the child of a process or a terminal. The process or terminal closes the files at its end. The
+// keeper holds them until the end is written to the session log and release is called, because until then the next gateway may
+// need them.
 type heldResources struct {
 	owner       string // "process" or "terminal", in errors
 	group       own.KeptGroup
-	child       own.KeptChild // nil of a shell's copy; set once
+	child       own.KeptChild // nil for a shell's copy; set once
 	mu          sync.Mutex
-	files       []int       // descriptors of ours; closing guarded by mu: an end may come before the gate is opened
-	heldNumbers []int       // what the keeper calls them
-	heldFiles   []HeldFile  // the same with what they are, for the record
-	startGate   own.Channel // see gateLine; of files; its W is 0 where nothing waits
+	files       []int       // our descriptors; closing guarded by mu, because a process may end before its gate is opened
+	heldNumbers []int       // the keeper's numbers for them
+	heldFiles   []HeldFile  // the same numbers with their inodes, for the entry
+	startGate   own.Channel // see gateLine; its descriptors are in files; W is 0 if no process waits
 }
 
-// makeChannels makes what the shell opens.
+// makeChannels makes channels that the shell opens.
 func (b *heldResources) makeChannels(kinds ...own.ChannelKind) ([]own.Channel, error) {
 	made, _, err := b.group.MakeChannels(kinds)
 	if err != nil {
@@ -53,22 +54,22 @@ func (b *heldResources) holdText(text []byte) (number int, err error) {
 	return made[0].FileNumber, writeMemfd(made[0].W, text)
 }
 
-// holdAtGate is hold for what is to be run, and makes the gate that it waits at.
+// holdAtGate is holdText for the text to run, and makes the gate at which the process waits.
 func (b *heldResources) holdAtGate(text []byte) (number int, err error) {
 	made, err := b.makeChannels(own.MemFile, own.OutPipe)
 	if err != nil {
 		return -1, err
 	}
-	b.startGate = made[1] // though it is the shell that reads: we may write before it comes to that, so both ends stay open
+	b.startGate = made[1] // an OutPipe although the shell reads from it: both ends stay open, so we can write before the shell reads
 	return made[0].FileNumber, writeMemfd(made[0].W, text)
 }
 
-// gateLine makes a fresh shell wait until it is let through; one that nobody will let through any more ends.
+// gateLine returns the line that makes a fresh shell wait until openGate. The shell exits if nobody can open the gate any more.
 func (b *heldResources) gateLine(k *dialect.Dialect) string {
 	return fmt.Sprintf("%s -r __trl_w <%s/%d || exit; unset -v __trl_w\n", k.Call("read"), b.group.Dir(), b.startGate.FileNumber)
 }
 
-// openGate opens the gate.
+// openGate lets the process run that waits at the gate.
 func (b *heldResources) openGate() {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -77,7 +78,7 @@ func (b *heldResources) openGate() {
 	}
 }
 
-// restore brings back what a predecessor of ours had, and opens the gate: it may have died before it came to that.
+// restore takes over the resources of the last gateway, and opens the gate, because that gateway may have died before it did.
 func (b *heldResources) restore(a *Adoption, known []HeldFile, gate int) {
 	for _, f := range known {
 		if fd := a.takeFile(f); fd >= 0 {

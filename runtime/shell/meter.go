@@ -9,8 +9,8 @@ import (
 	"trl/runtime/own"
 )
 
-// measure begins to measure the command: within limits at its begin, else while its shell comes to its line, so that of a
-// command at most its first microseconds are not counted.
+// measure starts to measure the command. A session with limits measures before the command begins. Any other session measures
+// while the shell reads the command's line, so at most the command's first microseconds are not counted.
 func (r *run) measure() {
 	if r.gauge == nil {
 		r.openGauge()
@@ -18,7 +18,7 @@ func (r *run) measure() {
 	}
 }
 
-// resumeMeasure measures a command that was begun by another gateway, which wrote down from where.
+// resumeMeasure goes on measuring a command that an earlier gateway began. That gateway wrote down the usage at the begin.
 func (r *run) resumeMeasure() {
 	r.openGauge()
 	r.peakUnknown = true
@@ -36,7 +36,8 @@ func (r *run) openGauge() {
 	r.gauge = r.s.gauge
 }
 
-// savedUsage is for the record: exact within limits; else what was read when the last command had ended, if one had.
+// savedUsage returns the usage at the command's begin for the entry. It is exact in a session with limits. Otherwise it is the
+// usage at the end of the previous command, or nil if there was none.
 func (r *run) savedUsage() *SavedUsage {
 	g := r.s.gauge
 	if g == nil {
@@ -45,15 +46,15 @@ func (r *run) savedUsage() *SavedUsage {
 	return &SavedUsage{CPU: int64(g.Last.CPU), OOMKills: g.Last.OOMKills, PIDHits: g.Last.PIDHits}
 }
 
-// readUsage reads what there is to tell, before anything that follows the command adds to it.
+// readUsage reads the usage at the command's end, before later work adds to it.
 func (r *run) readUsage() {
 	if r.gauge != nil {
 		r.usageAtEnd = r.gauge.Read()
 	}
 }
 
-// addUsage writes into the outcome what the group used between the two. Whatever else of the session ran at the time is in
-// it, too.
+// addUsage sets in the outcome what the group used during the command. This includes other processes of the session that ran
+// at the same time.
 func (r *run) addUsage(o *Outcome) {
 	if r.gauge == nil {
 		return
@@ -71,12 +72,12 @@ func (r *run) addUsage(o *Outcome) {
 	case r.usageAtEnd.PIDHits > r.usageAtStart.PIDHits:
 		o.LimitHit = own.LimitPIDs
 	case r.s.cfg.Limits.FileSizeBytes > 0 && o.Code == protocol.SignalExitCode(unix.SIGXFSZ) &&
-		(!r.died || r.p.child.Status().Signal == unix.SIGXFSZ): // not `exit 153`; of what the shell waited for only the code is known
+		(!r.died || r.p.child.Status().Signal == unix.SIGXFSZ): // not `exit 153` of the shell itself. A child's `exit 153` looks like SIGXFSZ, because only its code is known
 		o.LimitHit = own.LimitFileSize
 	}
 }
 
-// Limit is Group.Limit for a warm shell's session, and for those groups that a Reset makes.
+// Limit sets the limits of a warm shell's session. Reset applies them to each new group.
 func (s *Shell) Limit(l protocol.Limits) error {
 	if l == (protocol.Limits{}) {
 		return nil
@@ -91,7 +92,7 @@ func (s *Shell) Limit(l protocol.Limits) error {
 	return group.Limit(l)
 }
 
-// dropGauge: the group's meters are others now. The caller has the turn.
+// dropGauge closes the gauge after the group or its limits have changed. The caller has the turn.
 func (s *Shell) dropGauge() {
 	s.gauge.Close()
 	s.gauge = nil

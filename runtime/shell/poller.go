@@ -11,19 +11,19 @@ import (
 	"trl/runtime/descriptor"
 )
 
-// A poller is where a session waits for its shell: an epoll of its own, which Go's netpoller watches in turn, so that a
-// command that runs costs a goroutine and no thread. The epoll tells that something has happened; what it is, poll is
-// asked, each time anew. It belongs to the holder of the shell's turn, and ends with the shell.
+// A poller is an epoll in which a session waits for its shell. Go's netpoller watches the epoll, so a running command costs a
+// goroutine but no thread. The epoll only says that something has happened; poll(2) then says what. The poller belongs to the
+// holder of the shell's turn and is closed with the Shell.
 type poller struct {
 	file  *os.File
 	conn  syscall.RawConn
-	until time.Time // the deadline that is set; zero: none
+	until time.Time // the file's present deadline; zero: none
 	slots [slots]watchedFDs
-	fds   []unix.PollFd // what wait waits for
+	fds   []unix.PollFd // the descriptors that wait waits for
 	ready func(uintptr) bool
 }
 
-// What is watched comes and goes together.
+// The descriptors of one slot are watched and unwatched together.
 const (
 	slotSession = iota // the session's own
 	slotShell          // the shell process's
@@ -32,8 +32,8 @@ const (
 	slots
 )
 
-// watchedFDs is what the epoll has of an owner. Its number alone would not do: that of a descriptor which was closed is soon
-// another's.
+// watchedFDs are one owner's descriptors in the epoll. The owner is part of the comparison because the number of a closed
+// descriptor is soon used again.
 type watchedFDs struct {
 	owner any
 	fds   [2]int // -1: none
@@ -46,14 +46,14 @@ func newPoller() (*poller, error) {
 	if err != nil {
 		return nil, fmt.Errorf("epoll: %w", err)
 	}
-	_ = unix.SetNonblock(fd, true) // how os knows that it is to be watched
+	_ = unix.SetNonblock(fd, true) // so that package os gives the file to Go's netpoller
 	p := &poller{file: os.NewFile(uintptr(fd), "epoll")}
 	for i := range p.slots {
 		p.slots[i] = unwatched
 	}
 	p.ready = func(uintptr) bool { return descriptor.Poll(p.fds) }
 	if p.conn, err = p.file.SyscallConn(); err == nil {
-		err = p.file.SetReadDeadline(time.Time{}) // fails where it is not watched
+		err = p.file.SetReadDeadline(time.Time{}) // fails if the netpoller does not watch the file
 	}
 	if err != nil {
 		p.close()
@@ -62,7 +62,8 @@ func newPoller() (*poller, error) {
 	return p, nil
 }
 
-// watch makes those of each slot's owner all that is watched. What is gone goes first: its numbers may be among the new ones.
+// watch makes now the set of watched descriptors. It removes the old descriptors first, because the new ones may have the same
+// numbers.
 func (p *poller) watch(now [slots]watchedFDs) {
 	for i := range now {
 		if now[i] != p.slots[i] {
@@ -84,13 +85,13 @@ func (p *poller) watch(now [slots]watchedFDs) {
 			}
 			e := unix.EpollEvent{Events: events, Fd: int32(fd)}
 			if err := p.control(unix.EPOLL_CTL_ADD, fd, &e); err != nil {
-				p.slots[i].owner = nil // once more the next time; meanwhile it is looked at when something else is due
+				p.slots[i].owner = nil // the next watch tries again; until then wait sees this descriptor only when it returns for another reason
 			}
 		}
 	}
 }
 
-// unwatch ends the watch over a slot's descriptors, which may be closed.
+// unwatch stops watching a slot's descriptors, which may be closed already.
 func (p *poller) unwatch(slot int) {
 	for _, fd := range p.slots[slot].fds {
 		if fd >= 0 {
@@ -107,18 +108,18 @@ func (p *poller) control(op, fd int, e *unix.EpollEvent) (err error) {
 	return err
 }
 
-// wait returns when one of fds is ready, all of which must be watched, or after d, negative for never; perhaps earlier:
-// every caller looks again.
+// wait returns when one of fds is ready, or after d; a negative d means no limit. All fds must be watched. wait may return
+// earlier, so every caller checks again.
 func (p *poller) wait(fds []unix.PollFd, d time.Duration) {
 	p.fds = fds
 	p.setDeadline(d)
-	if p.conn.Read(p.ready) != nil { // the deadline; it may not have looked at all
+	if p.conn.Read(p.ready) != nil { // the deadline is over; Read may not have polled at all
 		descriptor.Poll(fds)
 	}
 }
 
-// setDeadline sees to a deadline that is not later than d from now. One that comes too early does no harm, and to set it for every
-// command would cost more than to wait for most.
+// setDeadline makes sure that a deadline comes no later than d from now. An earlier deadline does no harm, so it stays: setting one
+// for every command would cost more than the wait for most commands.
 func (p *poller) setDeadline(d time.Duration) {
 	var at time.Time
 	now := time.Now()

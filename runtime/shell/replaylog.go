@@ -8,16 +8,16 @@ import (
 	"trl/runtime/sessionlog"
 )
 
-// An Adoption brings journals back out of the logs that are held, and out of what was packed of logs that have ended.
+// An Adoption restores journals from the logs that the keeper holds, and from the packed spans of logs that have ended.
 
-// reservedLog is what is wanted of a log.
+// reservedLog says which spans of a log will be restored.
 type reservedLog struct {
 	spans  []journal.Span
-	packed []*sessionlog.Archived // what was packed of the log
+	packed []*sessionlog.Archived // spans that are packed in the archive
 	log    *streamLog
 }
 
-// ReserveLog says that a journal will be brought back.
+// ReserveLog says that a journal will be restored.
 func (a *Adoption) ReserveLog(log []HeldFile, span journal.Span) {
 	if len(log) != 3 || span == (journal.Span{}) || span.Empty() {
 		return
@@ -41,7 +41,7 @@ func (a *Adoption) reserve(log []HeldFile) *reservedLog {
 	return w
 }
 
-// hasLog says whether a log is there that is not open yet, or one that is.
+// hasLog tells whether the log is open or can be opened.
 func (a *Adoption) hasLog(log []HeldFile) bool {
 	if len(log) == 3 && a.reserve(log).log != nil {
 		return true
@@ -54,7 +54,7 @@ func (a *Adoption) hasLog(log []HeldFile) bool {
 	return len(log) == 3
 }
 
-// openLog opens a log, once.
+// openLog opens a log, or returns the one that is open.
 func (a *Adoption) openLog(held []HeldFile) (*streamLog, error) {
 	if len(held) != 3 {
 		return nil, errors.New("output log: not held")
@@ -72,18 +72,18 @@ func (a *Adoption) openLog(held []HeldFile) (*streamLog, error) {
 	if err != nil {
 		return nil, err
 	}
-	w.log = &streamLog{Log: log, group: a.from.Group, set: &a.shell.streamLogs, held: held, done: true} // unless a pair of output pipes goes on with it
+	w.log = &streamLog{Log: log, group: a.from.Group, set: &a.shell.streamLogs, held: held, done: true} // pipes and pty set done to false if they go on with the log
 	a.shell.streamLogs.add(w.log)
 	return w.log, nil
 }
 
-// ReplayLog gives j what is kept of its output. A journal that was open stays so where a command or process is brought back
-// with it, or somebody follows it; who brings it sees to its Close.
+// ReplayLog writes to j what is kept of its output. A journal that was open stays open; the caller restores its command or process,
+// or calls ReadOn, and one of these closes j.
 func (a *Adoption) ReplayLog(j *journal.Journal, log []HeldFile, span journal.Span) error {
 	if span == (journal.Span{}) {
 		return nil
 	}
-	if span.Empty() { // the log may be gone with it
+	if span.Empty() { // an empty span needs no log, and the log may be gone
 		j.Close()
 		return nil
 	}
@@ -93,7 +93,7 @@ func (a *Adoption) ReplayLog(j *journal.Journal, log []HeldFile, span journal.Sp
 			return journal.Unpack(j, k)
 		}
 	}
-	if !a.hasLog(log) { // it was closed after this was written down, and what had a byte in it was packed
+	if !a.hasLog(log) { // the log was closed after the entry was written, and spans with output were packed
 		j.Close()
 		return nil
 	}
@@ -103,7 +103,7 @@ func (a *Adoption) ReplayLog(j *journal.Journal, log []HeldFile, span journal.Sp
 	}
 	j.OnDrop(out.spanDropped)
 	err = out.Replay(j, span)
-	if errors.Is(err, journal.ErrBroken) { // it goes on without; what was lost is known to be unknown
+	if errors.Is(err, journal.ErrBroken) { // j has what the log has and goes on without a log; how much output is missing is unknown
 		a.b.Log.Warn().Str("session", a.from.ID).Msg("some output is lost: its log had broken off")
 		return nil
 	}
