@@ -14,7 +14,7 @@ import (
 	"trl/runtime/own"
 )
 
-// chunk is how much is read of a pipe at once: all that a pipe holds by default.
+// chunk is how much is read from a pipe at once: the default capacity of a pipe.
 const chunk = 64 << 10
 
 var chunks = sync.Pool{New: func() any { b := make([]byte, chunk); return &b }}
@@ -74,7 +74,7 @@ func (c *Copier) add(s source) {
 	c.count++
 }
 
-// pollFD returns what to poll for pipe i. After the pipe's end that is nothing.
+// pollFD returns the poll entry of pipe i. After the pipe's end the entry is empty.
 func (c *Copier) pollFD(i int) unix.PollFd {
 	if s := &c.sources[i]; !s.eof {
 		return unix.PollFd{Fd: int32(s.fd), Events: unix.POLLIN}
@@ -97,7 +97,7 @@ func (c *Copier) Step(i int, buf []byte) int {
 // returns false.
 func (c *Copier) Exact(buf []byte, wait func() bool) {
 	fds := [2]unix.PollFd{c.pollFD(0), c.pollFD(1)}
-	descriptor.Poll(fds[:]) // takes no pipe's lock. An empty pipe is not touched, so nobody can hold us up with it
+	descriptor.Poll(fds[:]) // poll takes no pipe's lock. We do not touch an empty pipe, so a session cannot block us with it
 	for i := range c.sources {
 		if s := &c.sources[i]; fds[i].Revents&unix.POLLIN != 0 {
 			c.calls.enter()
@@ -167,7 +167,7 @@ func (c *Copier) Start() {
 	}
 }
 
-// copyAll is the life of a source's goroutine.
+// copyAll is the body of a source's goroutine.
 func (c *Copier) copyAll(s *source) {
 	defer c.wg.Done()
 	buf := chunks.Get().(*[]byte)

@@ -14,26 +14,28 @@ import (
 	"trl/runtime/sessionlog"
 )
 
-// An outputPipes is the way of a shell's output: a pipe for stdout and one for stderr, both ends with the keeper, which is where the
-// shell opens them, and the read ends with us; and the log into which what comes out of them goes first, so that neither the shell nor what it printed notices when
-// we are replaced. Commands use it one after the other for as long as each leaves nobody behind who could hold its ends;
-// then what is left follows the old one (leavePipes) and the shell gets a new one. It belongs to the holder of the shell's
-// turn, or to who follows it.
+// An outputPipes is a pipe for stdout, a pipe for stderr and a stream log. The keeper holds both ends of the pipes, and the shell
+// opens them through the keeper; the gateway holds the read ends. Output goes into the log first. So neither the shell nor its
+// output is affected when another gateway takes over.
+//
+// Commands use the same outputPipes one after the other, until a command leaves a process behind that may hold the write ends. Then
+// a Copier reads the old pipes (leavePipes) and the shell gets new ones. An outputPipes belongs to the holder of the shell's turn,
+// or to the Copier.
 type outputPipes struct {
 	group own.KeptGroup
 	log   *streamLog
 
-	mu          sync.Mutex // a process's exit and the end of its output may come at once
-	r, w        [2]int     // closing guarded by mu; -1 once closed, and w in a pair of output pipes that nobody inherits an end of
-	heldNumbers []int      // what the keeper calls r[0], r[1], w[0], w[1]; changes guarded by mu; -1 once dropped
+	mu          sync.Mutex // a process may exit while its output ends
+	r, w        [2]int     // closing guarded by mu; -1 once closed; w is -1, too, if no child inherits the write ends
+	heldNumbers []int      // the keeper's numbers for r[0], r[1], w[0], w[1]; changes guarded by mu; -1 once dropped
 
-	files []HeldFile // the same with what they are; set once, dropped or not
+	files []HeldFile // the same numbers with their inodes; set once, so also of dropped ones
 }
 
-// streamLog is a pair of output pipes' log, which outlives the output pipes: the journals that went through it may be wanted for a while. When the
-// output pipes has ended, and with it the last journal that goes through the log, what is kept of them is packed into the archive
-// of the session, and the log's descriptors go. Where that fails, they go when the last of the journals was dropped, or
-// when the session is forgotten.
+// streamLog is the log of an outputPipes or a pty. It outlives them, because clients may still read the journals that went through
+// it. When nothing more will be written, what is kept of the journals is packed into the session's archive, and the log's
+// descriptors are closed. If packing fails, they are closed when the last of the journals is dropped, or when the session is
+// forgotten.
 type streamLog struct {
 	*journal.Log
 	group own.KeptGroup
@@ -46,20 +48,20 @@ type streamLog struct {
 	archived map[int64]*sessionlog.Archived // guarded by mu; the packed spans, by Begin.Run
 }
 
-// streamLogs are those of one session that have not ended.
+// streamLogs are the stream logs of one session that are not closed.
 type streamLogs struct {
-	onBreak   func(error)   // told why one takes no more; set once
-	readSlots chan struct{} // one element for each goroutine of a Copier that takes from its pipe; set once
+	onBreak   func(error)   // called with the reason when a log can take no more output; set once
+	readSlots chan struct{} // has one element for each Copier goroutine that reads its pipe; set once
 
-	sessionLog       *sessionlog.Log // the session's, where logs are packed into; set once, before the first log
-	sessionLogNumber int             // what the keeper calls its file; set once with archive
+	sessionLog       *sessionlog.Log // the session log, whose archive takes the packed logs; set once, before the first log
+	sessionLogNumber int             // the keeper's number for its file; set once with sessionLog
 
 	mu  sync.Mutex
 	all map[*streamLog]struct{} // guarded by mu; nil before the first
 }
 
-// maxReadSlots bounds how many goroutines of a session's Copiers take from their pipes at once: whoever has a pipe can hold that up, see journal's
-// splice, and each that is held up has a thread of ours, of which Go takes no more than 10,000.
+// maxReadSlots is how many Copier goroutines of one session may read their pipes at once. A process that has a pipe can block such
+// a read (see splice in package journal), and each blocked read keeps a thread. Go ends a program with 10,000 threads.
 const maxReadSlots = 8
 
 func (os *streamLogs) add(o *streamLog) {
@@ -78,7 +80,7 @@ func (os *streamLogs) remove(o *streamLog) {
 	delete(os.all, o)
 }
 
-// close closes what is left.
+// close closes the logs that are left.
 func (os *streamLogs) close() {
 	os.mu.Lock()
 	defer os.mu.Unlock()
@@ -88,14 +90,14 @@ func (os *streamLogs) close() {
 	os.all = nil
 }
 
-// SavedPipes is what of a pair of output pipes must be known to go on with it.
+// SavedPipes is what the next gateway must know to go on with an outputPipes.
 type SavedPipes struct {
 	Pipes []HeldFile `json:"pipes"` // the read ends, the write ends
 	Log   []HeldFile `json:"log"`
 }
 
-// HeldFile is a descriptor that the keeper holds: its number there, -1 when it was dropped, and which file it is. A number
-// that was dropped soon means another file, and a record may be older than that.
+// HeldFile names a descriptor that the keeper holds: by the keeper's number, -1 once dropped, and by its inode. A dropped number
+// soon means another file, and an entry may be older than that.
 type HeldFile struct {
 	Number int    `json:"n"`
 	Inode  uint64 `json:"i"`
@@ -109,7 +111,7 @@ func inode(fd int) uint64 {
 	return st.Ino
 }
 
-// heldFiles names descriptors of ours by what the keeper calls them.
+// heldFiles returns the HeldFile for each of our descriptors and its number at the keeper.
 func heldFiles(numbers []int, fds ...int) []HeldFile {
 	files := make([]HeldFile, len(numbers))
 	for i, n := range numbers {
@@ -118,7 +120,7 @@ func heldFiles(numbers []int, fds ...int) []HeldFile {
 	return files
 }
 
-// renumbered are the files under the numbers that they go by now.
+// renumbered returns files with their present numbers.
 func renumbered(files []HeldFile, held []int) []HeldFile {
 	files = slices.Clone(files)
 	for i, n := range held {
@@ -127,7 +129,7 @@ func renumbered(files []HeldFile, held []int) []HeldFile {
 	return files
 }
 
-// newOutputPipes makes one. inherited: a child is given the ends to write to.
+// newOutputPipes makes an outputPipes. With inherited, a child will be started with the write ends.
 func newOutputPipes(group own.KeptGroup, of *streamLogs, inherited bool) (*outputPipes, error) {
 	l := &outputPipes{group: group, r: [2]int{-1, -1}, w: [2]int{-1, -1}}
 	log, err := journal.NewLog()
@@ -154,14 +156,14 @@ func newOutputPipes(group own.KeptGroup, of *streamLogs, inherited bool) (*outpu
 	return l, nil
 }
 
-// saved is what a successor needs.
+// saved returns what the next gateway needs.
 func (l *outputPipes) saved() SavedPipes {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	return SavedPipes{Pipes: renumbered(l.files, l.heldNumbers), Log: l.log.held}
 }
 
-// discard throws away what is in the pipes: a shell that died before it had read its line complained into them, or nobody.
+// discard reads and drops what is in the pipes. Only a shell that died before it read its line can have written there.
 func (l *outputPipes) discard() {
 	buf := chunks.Get().(*[]byte)
 	defer chunks.Put(buf)
@@ -174,13 +176,13 @@ func (l *outputPipes) discard() {
 	}
 }
 
-// writeEnd is how the shell finds the end of output i that it writes to: a number in the group's Dir.
+// writeEnd returns the name of output i's write end in the group's Dir, where the shell opens it.
 func (l *outputPipes) writeEnd(i int) int { return l.heldNumbers[2+i] }
 
-// isOpen: a command can write to it. Not where closeWriters was called, be it by a gateway before us.
+// isOpen tells whether a command can write to the pipes. It cannot after closeWriters, also if an earlier gateway called it.
 func (l *outputPipes) isOpen() bool { return l.heldNumbers[2] >= 0 && l.heldNumbers[3] >= 0 }
 
-// closeWriters lets EOF come once nobody else writes.
+// closeWriters closes our and the keeper's write ends, so that the pipes end when no other process has them open.
 func (l *outputPipes) closeWriters() {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -190,14 +192,14 @@ func (l *outputPipes) closeWriters() {
 	dropHeld(l.group, l.heldNumbers, 2, 4)
 }
 
-// takeReadEnd gives the read end of output i to the caller, who closes it.
+// takeReadEnd returns the read end of output i. The caller closes it.
 func (l *outputPipes) takeReadEnd(i int) int {
 	fd := l.r[i]
 	l.r[i] = -1
 	return fd
 }
 
-// close ends the output pipes but for what was taken.
+// close closes the pipes, except for read ends that were taken, and finishes the log.
 func (l *outputPipes) close() {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -211,7 +213,8 @@ func (l *outputPipes) close() {
 	}
 }
 
-// dropHeld lets the keeper forget what it calls held[from:to], once: a number that was dropped soon means another file.
+// dropHeld makes the keeper close the descriptors with the numbers held[from:to]. It drops each number only once, because a dropped
+// number soon means another file.
 func dropHeld(group own.KeptGroup, held []int, from, to int) {
 	var numbers []int
 	for i := from; i < min(to, len(held)); i++ {
@@ -225,13 +228,14 @@ func dropHeld(group own.KeptGroup, held []int, from, to int) {
 	}
 }
 
-// attachJournal lets a journal go through the log. head and tail are how much of each stream is wanted beside the ring.
+// attachJournal makes j write through the log. head and tail are how much of each stream's beginning and end the log keeps if the
+// journal's ring keeps less.
 func (o *streamLog) attachJournal(j *journal.Journal, head, tail int64) {
 	j.AttachLog(o.Log, head, tail)
 	j.OnDrop(o.spanDropped)
 }
 
-// spanDropped is told that nobody needs a span any more.
+// spanDropped is called when nobody needs a span any more.
 func (o *streamLog) spanDropped(s journal.Span) {
 	o.mu.Lock()
 	k := o.archived[s.Begin.Run]
@@ -244,7 +248,7 @@ func (o *streamLog) spanDropped(s journal.Span) {
 	o.closeIfUnused()
 }
 
-// finish says that nothing more will be written.
+// finish is called when nothing more will be written to the log.
 func (o *streamLog) finish() {
 	o.mu.Lock()
 	o.done = true
@@ -253,7 +257,7 @@ func (o *streamLog) finish() {
 	o.closeIfUnused()
 }
 
-// closeIfUnused closes the log once nobody needs it, or what is kept of it has been packed.
+// closeIfUnused closes the log if nothing more will be written and its spans are dropped or can be packed.
 func (o *streamLog) closeIfUnused() {
 	o.mu.Lock()
 	defer o.mu.Unlock()
@@ -270,7 +274,7 @@ func (o *streamLog) closeIfUnused() {
 	o.group.Drop(numbers...)
 }
 
-// packLocked moves what is kept of the log into the archive, all of it or nothing. mu is held.
+// packLocked moves all spans of the log into the archive. If one fails, it moves none and returns false. mu is held.
 func (o *streamLog) packLocked() bool {
 	if o.set.sessionLog == nil || len(o.held) == 0 {
 		return false
@@ -293,13 +297,13 @@ func (o *streamLog) packLocked() bool {
 	return true
 }
 
-// archiveKey names a span, by its log.
+// archiveKey returns the key of a span in the archive. The log's first file is part of it.
 func archiveKey(log []HeldFile, s journal.Span) sessionlog.Key {
 	return sessionlog.Key{uint64(log[0].Number), log[0].Inode, uint64(s.Begin.Run)}
 }
 
-// CloseLogs closes what the gateway has open for a session that has ended and been written down: from then on, the keeper has
-// one file for all that is kept of it.
+// CloseLogs closes the gateway's session log file of a session that has ended, after its end was written down. From then on only
+// the keeper has that file open.
 func (s *Shell) CloseLogs() {
 	if group := s.currentGroup(); group != nil && group.HeldElsewhere() && s.streamLogs.sessionLog != nil {
 		s.streamLogs.sessionLog.CloseLocal(heldFile{group, s.streamLogs.sessionLogNumber})

@@ -12,40 +12,40 @@ import (
 	"trl/runtime/own"
 )
 
-// A stdinBuffer is a stdin that loses nothing: what is given goes into a memfd, and from there into the pipe by splice, which
-// moves the memfd's own position as it does. Both are held by the keeper, so that whoever comes after us goes on with the
-// next byte. The end of the input is a seal on the memfd, which outlives us as well.
+// A stdinBuffer is a stdin that survives the gateway. Input goes into a memfd, and from there into a pipe by splice, which moves the
+// memfd's file position in the same system call. The keeper holds both, so the next gateway goes on with the next byte. The end of
+// the input is a seal on the memfd, which the next gateway sees, too.
 //
-// A journal's log is the same thing the other way round.
+// A journal's log does the same for output.
 type stdinBuffer struct {
 	group       own.KeptGroup
-	heldNumbers []int      // what the keeper calls mem, r and w; -1 once dropped
-	files       []HeldFile // the same with what they are; set once
-	fileNumber  int        // where the shell finds the end to read from: a number in the group's Dir
+	heldNumbers []int      // the keeper's numbers for mem, r and w; -1 once dropped
+	files       []HeldFile // the same numbers with their inodes; set once
+	fileNumber  int        // name of the read end in the group's Dir, where the shell opens it
 
-	// Held across what is done with the pipe, which can take as long as a session likes: a process that splices out of it into
-	// a full socket has its lock for as long. Before mu.
+	// feedMu is held during calls on the pipe. A session can make such a call last: a process that splices from the pipe into a
+	// full socket holds the pipe's lock all the time. feedMu is locked before mu.
 	feedMu    sync.Mutex
-	punchedTo int64  // guarded by feeding; up to where mem was punched out
-	unwritten []byte // guarded by feeding; see copyToTTYLocked
+	punchedTo int64  // guarded by feedMu; the memory of mem is freed up to here
+	unwritten []byte // guarded by feedMu; see copyToTTYLocked
 
-	mu sync.Mutex // give and feed may come from two goroutines
+	mu sync.Mutex // two goroutines may call add and feed
 
-	// hadReader: changed under both; the pipe has had a reader. A FIFO without one is not written to, and not closed: its opening waits
-	// until there is a writer, so that must not be gone by then. We have no end to read from ourselves where that matters,
-	// else there would always be a reader.
+	// hadReader says that the pipe has had a reader; it is changed with both mutexes held. Before that, a FIFO is not written to and
+	// not closed: the reader's open waits for a writer, so the writer must still be there. For a FIFO we have no read end ourselves,
+	// because then there would always be a reader.
 	hadReader bool
-	mem       int   // guarded by mu, for closing by both; -1 afterwards
-	r, w      int   // the pipe; guarded by mu, for closing by both; -1 once closed
-	size      int64 // guarded by mu; bytes ever given
-	fed       int64 // guarded by mu; bytes that are in the pipe, or read: mem's position
+	mem       int   // guarded by mu, for closing by both mutexes; -1 once closed
+	r, w      int   // the pipe; guarded by mu, for closing by both mutexes; -1 once closed
+	size      int64 // guarded by mu; bytes that were ever added
+	fed       int64 // guarded by mu; bytes that were moved into the pipe: mem's file position
 	eof       bool  // guarded by mu
 }
 
-// freeBatch is how much must have been read before its memory is given back.
+// freeBatch is how much must have been read before punchLocked frees its memory.
 const freeBatch = 1 << 20
 
-// newStdinBuffer makes one whose pipe is opened by its path; with inherited, one whose r is given to a child.
+// newStdinBuffer makes a stdinBuffer. The shell opens the pipe by its path; with inherited, a child is started with r instead.
 func newStdinBuffer(group own.KeptGroup, inherited bool) (*stdinBuffer, error) {
 	in := &stdinBuffer{group: group, r: -1, w: -1}
 	var err error
@@ -70,7 +70,8 @@ func newStdinBuffer(group own.KeptGroup, inherited bool) (*stdinBuffer, error) {
 	return in, nil
 }
 
-// probeReader says whether the pipe has had a reader. Asked by opening what we have anew: that needs one. feeding is held.
+// probeReader tells whether the pipe has had a reader. It opens the write end once more, which fails without a reader. feedMu is
+// held.
 func (in *stdinBuffer) probeReader() bool {
 	if in.hadReader {
 		return true
@@ -81,11 +82,12 @@ func (in *stdinBuffer) probeReader() bool {
 	}
 	in.mu.Lock()
 	defer in.mu.Unlock()
-	in.hadReader = err != unix.ENXIO // with any other error nothing is known, and the pipe will tell
+	in.hadReader = err != unix.ENXIO // any other error says nothing about readers; then the next write shows it
 	return in.hadReader
 }
 
-// noReaderYet: the pipe has no reader yet. There is no event to wait for: feed has to be called again.
+// noReaderYet tells whether the pipe has not had a reader yet. The kernel has no event for the first reader, so feed must be called
+// again and again.
 func (in *stdinBuffer) noReaderYet() bool {
 	in.mu.Lock()
 	defer in.mu.Unlock()
@@ -117,29 +119,29 @@ func (in *stdinBuffer) add(p []byte, eof bool) error {
 	return nil
 }
 
-// pending is how much has been given and not taken.
+// pending returns how many bytes were added and are not in the pipe yet.
 func (in *stdinBuffer) pending() int64 {
 	in.mu.Lock()
 	defer in.mu.Unlock()
 	return in.size - in.fed
 }
 
-// feed moves into the pipe what it takes now. more: it is full, ask poll for room. At the end of the input it closes the
-// pipe.
+// feed moves input into the pipe until the pipe is full or the input is empty. It returns true if there is more input; the caller
+// then polls for room. At the end of the input it closes the pipe.
 func (in *stdinBuffer) feed() (more bool) {
 	in.feedMu.Lock()
 	defer in.feedMu.Unlock()
 	return in.feedLocked()
 }
 
-// remaining is what has been given and not fed, and whether that is all there will be.
+// remaining returns how many bytes were added and not fed, and whether no more will be added.
 func (in *stdinBuffer) remaining() (n int64, eof bool) {
 	in.mu.Lock()
 	defer in.mu.Unlock()
 	return in.size - in.fed, in.eof
 }
 
-// feedLocked is feed with feeding held.
+// feedLocked is feed with feedMu held.
 func (in *stdinBuffer) feedLocked() (more bool) {
 	for in.w >= 0 {
 		left, eof := in.remaining()
@@ -164,7 +166,7 @@ func (in *stdinBuffer) feedLocked() (more bool) {
 				return true
 			}
 		}
-		if n <= 0 || err != nil { // EPIPE cannot be while we hold a reader; whatever it is, nobody reads this any more
+		if n <= 0 || err != nil { // whatever the error is, nobody will read this pipe any more (EPIPE cannot occur while we hold a read end)
 			in.closeWriterLocked()
 			return false
 		}
@@ -175,7 +177,8 @@ func (in *stdinBuffer) feedLocked() (more bool) {
 	return false
 }
 
-// punchLocked gives memory back, but of nothing that the pipe may still point into: splice does not copy.
+// punchLocked frees memory of input that was read. Input that is still in the pipe stays, because splice does not copy: the pipe
+// points to the memfd's pages.
 func (in *stdinBuffer) punchLocked() {
 	if in.fed-in.punchedTo < freeBatch {
 		return
@@ -191,7 +194,8 @@ func (in *stdinBuffer) punchLocked() {
 	}
 }
 
-// copyLocked is splice where there is none: a kill between the two calls gives these bytes twice.
+// copyLocked replaces splice on a kernel that cannot splice here. If the gateway is killed between write and seek, these bytes are
+// fed twice.
 func (in *stdinBuffer) copyLocked(left int64) (int64, error) {
 	var buf [4 << 10]byte
 	n, err := unix.Pread(in.mem, buf[:min(int64(len(buf)), left)], in.fed)
@@ -205,15 +209,15 @@ func (in *stdinBuffer) copyLocked(left int64) (int64, error) {
 	return int64(n), err
 }
 
-// feedTTY is feed for a terminal, into which the pipe is spliced in turn. more: the terminal takes no more now. What is wrong
-// otherwise means that nobody will read it.
+// feedTTY is feed for a terminal: it also splices from the pipe into the terminal. It returns true if the terminal takes no more
+// now. Any other error means that nobody will read the input.
 func (in *stdinBuffer) feedTTY(master int) (more bool) {
 	in.feedMu.Lock()
 	defer in.feedMu.Unlock()
 	return in.feedTTYLocked(master)
 }
 
-// tryFeedTTY is pass where nobody else is at it; else there is more for whoever is.
+// tryFeedTTY is feedTTY, but returns true at once if another goroutine holds feedMu.
 func (in *stdinBuffer) tryFeedTTY(master int) (more bool) {
 	if !in.feedMu.TryLock() {
 		return true
@@ -222,7 +226,7 @@ func (in *stdinBuffer) tryFeedTTY(master int) (more bool) {
 	return in.feedTTYLocked(master)
 }
 
-// feedTTYLocked is pass with feeding held.
+// feedTTYLocked is feedTTY with feedMu held.
 func (in *stdinBuffer) feedTTYLocked(master int) (more bool) {
 	for {
 		full := in.feedLocked()
@@ -247,7 +251,8 @@ func (in *stdinBuffer) feedTTYLocked(master int) (more bool) {
 	}
 }
 
-// copyToTTYLocked is for a kernel that does not splice into terminals. A kill loses what was read and not written.
+// copyToTTYLocked replaces splice on a kernel that cannot splice into terminals. If the gateway is killed, the bytes that were read
+// and not written are lost.
 func (in *stdinBuffer) copyToTTYLocked(master int) (int64, error) {
 	if len(in.unwritten) == 0 {
 		buf := make([]byte, ttyPiece)
@@ -264,17 +269,18 @@ func (in *stdinBuffer) copyToTTYLocked(master int) (int64, error) {
 	return int64(n), err
 }
 
-// writer is what poll asks for room, -1 when the input is over.
+// writer returns the pipe's write end, to poll for room; -1 once it is closed.
 func (in *stdinBuffer) writer() int {
 	in.mu.Lock()
 	defer in.mu.Unlock()
 	return in.w
 }
 
-// roomPollInterval is how often a full pipe is looked at: a process that reads little gets its input in steps of a pipe's 64 KiB.
+// roomPollInterval is the first interval at which awaitRoom polls a full pipe. A process that reads slowly gets its input in steps
+// of up to 64 KiB, a pipe's capacity.
 const roomPollInterval = 2 * time.Millisecond
 
-// awaitRoom returns when the full pipe may take more, false when done closes.
+// awaitRoom returns true when the full pipe may take more, and false when done is closed.
 func (in *stdinBuffer) awaitRoom(done <-chan struct{}) bool {
 	pace := time.NewTimer(roomPollInterval)
 	defer pace.Stop()
@@ -292,7 +298,7 @@ func (in *stdinBuffer) awaitRoom(done <-chan struct{}) bool {
 	}
 }
 
-// closeWriterLocked closes the pipe: feeding is held.
+// closeWriterLocked closes the pipe's write end. feedMu is held.
 func (in *stdinBuffer) closeWriterLocked() {
 	if in.w < 0 {
 		return
