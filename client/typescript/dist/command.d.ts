@@ -78,7 +78,6 @@ export declare class Command implements AsyncIterable<ExecEvent> {
     closeStdin(): Promise<void>;
     /** Stops reading. The command goes on. */
     detach(): void;
-    /** The right to read, which there is once. */
     private claim;
     private events;
     private pieces;

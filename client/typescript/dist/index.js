@@ -1147,16 +1147,19 @@ var Command = class {
   async result(o = {}) {
     if (!this.claimed) {
       if (o.maxBytes !== void 0) this.output.stdout.most = this.output.stderr.most = o.maxBytes;
-      for await (const _ of this.items(this.claim())) ;
+      this.claim();
+      for await (const _ of this.items()) ;
     }
     return this.outcome.promise;
   }
   [Symbol.asyncIterator]() {
-    return this.events(this.claim());
+    this.claim();
+    return this.events();
   }
   /** The output as bytes. */
   bytes() {
-    return this.pieces(this.claim());
+    this.claim();
+    return this.pieces();
   }
   /**
    * Ends the command: TERM, and KILL after a grace; and returns when it has ended. What nobody reads meanwhile gives way. With a signal it sends only
@@ -1182,17 +1185,15 @@ var Command = class {
   detach() {
     this.stream.leave();
   }
-  /** The right to read, which there is once. */
   claim() {
     if (this.claimed) throw new TypeError("a command's output can be read once");
     this.claimed = true;
-    return claim;
   }
-  async *events(claim2) {
+  async *events() {
     const text = new Text();
     try {
       yield { type: "start", command: this.text, execId: await this.id, timestamp: now() };
-      for await (const item of this.items(claim2)) {
+      for await (const item of this.items()) {
         if (item.kind === "chunk") {
           const type = channelOf(item.chunk);
           const data = text.add(type, item.chunk.bytes);
@@ -1211,14 +1212,14 @@ var Command = class {
       this.stream.leave();
     }
   }
-  async *pieces(claim2) {
-    for await (const item of this.items(claim2)) {
+  async *pieces() {
+    for await (const item of this.items()) {
       if (item.kind === "gap") yield { gap: { from: item.from, to: item.to } };
       else if (item.kind === "chunk") yield { stream: channelOf(item.chunk), offset: item.chunk.offset, bytes: item.chunk.bytes };
     }
   }
   /** Everything that comes, and the exit as the last; it also keeps the output for the result. */
-  async *items(_) {
+  async *items() {
     try {
       for (let item = await this.stream.next(); item; item = await this.stream.next()) {
         if (item.kind === "chunk") this.output[channelOf(item.chunk)].add(item.chunk.bytes);
@@ -1261,7 +1262,6 @@ var Command = class {
     }
   }
 };
-var claim = /* @__PURE__ */ Symbol("the right to read");
 var channelOf = (chunk) => chunk.stream === "stderr" ? "stderr" : "stdout";
 function checked(result, check) {
   if (check && !result.success) throw new CommandError(result);
@@ -1786,8 +1786,8 @@ var Terminal = class _Terminal {
   detach() {
     this.stream.leave();
   }
-  attachParams(claim2, mode = this.wanted) {
-    const mine = mode === "control" ? { ...this.size, ...claim2 && { claim: claim2 } } : {};
+  attachParams(claim, mode = this.wanted) {
+    const mine = mode === "control" ? { ...this.size, ...claim && { claim } } : {};
     return { term_id: this.termId, mode, snapshot: true, window_bytes: windowBytes, ...mine };
   }
   became(attached) {
@@ -1964,6 +1964,11 @@ var Session = class {
   async rename(name) {
     await this.connection.call("session.rename", { session_id: this.id, name });
     this.#name = name;
+  }
+  /** Changes what createSession has set. `labels` take the place of all earlier ones. */
+  async update(o) {
+    const { labels, commandTimeoutMs, idleTimeoutMs } = o;
+    await this.connection.call("session.update", { session_id: this.id, labels, timeout_s: seconds(commandTimeoutMs), idle_timeout_s: seconds(idleTimeoutMs) });
   }
   /** Ends the session and returns when all its processes are gone. */
   async destroy(o = {}) {

@@ -40,6 +40,12 @@ export declare class Session implements AsyncDisposable {
     /** Replaces the shell by a fresh one; processes end. */
     reset(): Promise<void>;
     rename(name: string): Promise<void>;
+    /** Changes what createSession has set. `labels` take the place of all earlier ones. */
+    update(o: {
+        labels?: Record<string, string>;
+        commandTimeoutMs?: number;
+        idleTimeoutMs?: number;
+    }): Promise<void>;
     /** Ends the session and returns when all its processes are gone. */
     destroy(o?: {
         force?: boolean;

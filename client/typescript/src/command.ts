@@ -113,18 +113,21 @@ export class Command implements AsyncIterable<ExecEvent> {
   async result(o: { maxBytes?: number } = {}): Promise<ExecResult> {
     if (!this.claimed) {
       if (o.maxBytes !== undefined) this.output.stdout.most = this.output.stderr.most = o.maxBytes;
-      for await (const _ of this.items(this.claim()));
+      this.claim();
+      for await (const _ of this.items());
     }
     return this.outcome.promise;
   }
 
   [Symbol.asyncIterator](): AsyncIterator<ExecEvent, void> {
-    return this.events(this.claim());
+    this.claim();
+    return this.events();
   }
 
   /** The output as bytes. */
   bytes(): AsyncIterable<OutputPiece> {
-    return this.pieces(this.claim());
+    this.claim();
+    return this.pieces();
   }
 
   /**
@@ -155,18 +158,16 @@ export class Command implements AsyncIterable<ExecEvent> {
     this.stream.leave();
   }
 
-  /** The right to read, which there is once. */
-  private claim(): Claim {
+  private claim(): void {
     if (this.claimed) throw new TypeError("a command's output can be read once");
     this.claimed = true;
-    return claim;
   }
 
-  private async *events(claim: Claim): AsyncGenerator<ExecEvent, void> {
+  private async *events(): AsyncGenerator<ExecEvent, void> {
     const text = new Text();
     try {
       yield { type: "start", command: this.text, execId: await this.id, timestamp: now() };
-      for await (const item of this.items(claim)) {
+      for await (const item of this.items()) {
         if (item.kind === "chunk") {
           const type = channelOf(item.chunk);
           const data = text.add(type, item.chunk.bytes);
@@ -186,15 +187,15 @@ export class Command implements AsyncIterable<ExecEvent> {
     }
   }
 
-  private async *pieces(claim: Claim): AsyncGenerator<OutputPiece, void> {
-    for await (const item of this.items(claim)) {
+  private async *pieces(): AsyncGenerator<OutputPiece, void> {
+    for await (const item of this.items()) {
       if (item.kind === "gap") yield { gap: { from: item.from, to: item.to } };
       else if (item.kind === "chunk") yield { stream: channelOf(item.chunk), offset: item.chunk.offset, bytes: item.chunk.bytes };
     }
   }
 
   /** Everything that comes, and the exit as the last; it also keeps the output for the result. */
-  private async *items(_: Claim): AsyncGenerator<Item, void> {
+  private async *items(): AsyncGenerator<Item, void> {
     try {
       for (let item = await this.stream.next(); item; item = await this.stream.next()) {
         if (item.kind === "chunk") this.output[channelOf(item.chunk)].add(item.chunk.bytes);
@@ -238,9 +239,6 @@ export class Command implements AsyncIterable<ExecEvent> {
     }
   }
 }
-
-const claim = Symbol("the right to read");
-type Claim = typeof claim;
 
 const channelOf = (chunk: Chunk) => (chunk.stream === "stderr" ? "stderr" : "stdout");
 

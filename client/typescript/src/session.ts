@@ -1,7 +1,7 @@
 import { pause } from "./abort.ts";
 import { checked, Command, largestStdin, type StreamOptions } from "./command.ts";
 import type { Connection } from "./connection.ts";
-import { execParams, outputOf, resultOf, wireEnv, type Env, type ExecOptions, type ExecResult } from "./exec.ts";
+import { execParams, outputOf, resultOf, seconds, wireEnv, type Env, type ExecOptions, type ExecResult } from "./exec.ts";
 import { toBytes } from "./frame.ts";
 import type { Link } from "./link.ts";
 import type { LogHub } from "./loghub.ts";
@@ -117,6 +117,12 @@ export class Session implements AsyncDisposable {
   async rename(name: string): Promise<void> {
     await this.connection.call("session.rename", { session_id: this.id, name });
     this.#name = name;
+  }
+
+  /** Changes what createSession has set. `labels` take the place of all earlier ones. */
+  async update(o: { labels?: Record<string, string>; commandTimeoutMs?: number; idleTimeoutMs?: number }): Promise<void> {
+    const { labels, commandTimeoutMs, idleTimeoutMs } = o;
+    await this.connection.call("session.update", { session_id: this.id, labels, timeout_s: seconds(commandTimeoutMs), idle_timeout_s: seconds(idleTimeoutMs) });
   }
 
   /** Ends the session and returns when all its processes are gone. */

@@ -178,7 +178,8 @@ python3 -m http.server --bind 127.0.0.1 "$PORT"
     assert.deepEqual((await session.listProcesses()).map((q) => q.status), ["failed", "killed"]);
     assert.equal((await session.getProcess(p.id))?.exitCode, 4);
     assert.equal(await session.getProcess("p-none00000"), null);
-    const listed = await sandbox.listSessions({ label: "test=yes" });
+    await session.update({ labels: { test: "changed" }, commandTimeoutMs: 60_000 });
+    const listed = await sandbox.listSessions({ label: "test=changed" });
     assert.deepEqual(listed.map((s) => s.session_id), [session.id]);
     assert.equal((await sandbox.getSession(session.name!)).id, session.id);
     await session.rename(`${session.name}-2`);
