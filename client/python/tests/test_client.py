@@ -23,7 +23,7 @@ Address = dict[str, str]
 
 
 def run(work: Any) -> Any:
-    return asyncio.run(asyncio.wait_for(work, DEADLINE))
+    return asyncio.run(asyncio.wait_for(work, 3 * DEADLINE))
 
 
 def script(text: str, address: Address, **options: Any) -> subprocess.Popen[str]:

@@ -4,6 +4,7 @@ Commands that wait for input (`is_interactive_command`, `expect`) are not suppor
 
 from __future__ import annotations
 
+import asyncio
 import io
 import logging
 import pathlib
@@ -69,7 +70,11 @@ class TrlRuntime(AbstractRuntime):
     async def run_in_session(self, action: Any) -> BashObservation:
         session = self._session(action.session)
         if isinstance(action, BashInterruptAction):
-            await self._sandbox.call("exec.cancel", {"session_id": session.id, "signal": "INT"})
+            for _ in range(action.n_retry):
+                sent = await self._sandbox.call("exec.cancel", {"session_id": session.id, "signal": "INT"})
+                if not sent["cancelled"]:  # nothing runs any more
+                    break
+                await asyncio.sleep(action.timeout)
             return BashObservation(exit_code=0)
         if action.is_interactive_command or action.is_interactive_quit or action.expect:
             raise NotImplementedError("trl runs interactive programs in terminals, not in a bash session")

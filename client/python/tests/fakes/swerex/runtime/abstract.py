@@ -38,6 +38,7 @@ class BashAction:
 class BashInterruptAction:
     session: str = "default"
     timeout: float = 0.2
+    n_retry: int = 3
 
 
 @dataclass
