@@ -54,50 +54,68 @@ type Config struct {
 
 // A Host owns every process below this one. One per program; tests make many.
 type Host struct {
-	pid, sid       int // our own
-	tier, why      string
-	tiers          []own.TierReport
-	root           *cgroup.Root // nil but in tier "cgroup"
-	markBase       procfs.Mark  // upper half of every mark that this host gives out
-	startTicks     uint64       // clock ticks after boot
-	childReaper    *childReaper
-	Metrics        *metrics.Metrics
-	Log            zerolog.Logger
-	signalSink     chan os.Signal               // never read: see defaultSignals
-	unenforceable  map[string]string            // see Unenforceable; never written after NewHost
-	controllers    map[string]bool              // of v2 that are on for groups; never written after NewHost
-	hierarchies    map[string]*cgroup.Hierarchy // of v1; never written after NewHost
-	processLimit   unix.Rlimit                  // of every child in a scope, see limitProcesses; never written after NewHost
-	sessionUser    *confine.Account             // Config.SessionUser
-	gatewayGID     *uint32                      // the group of Config.GatewayUser
-	writableDirs   []int                        // Config.WritableDirs, opened; never written after NewHost
-	fifoDir        string                       // the directory of confinements' ports, "": there is none
-	fifoDirMounted bool                         // it is a tmpfs of our own, and each confinement's is
-	fifoDirLock    int                          // fd of its lock; -1: there is none
-	chdirSlots     chan struct{}                // a slot for each thread in Group.enterDir
-	forkSlots      chan struct{}                // a slot for each fork into a scope, see minGOMAXPROCS
-	orphanList     int                          // fd of the main thread's list of children, see Scope.MembersExcept; -1: the kernel has none
+	pid, sid    int         // our own
+	markBase    procfs.Mark // upper half of every mark that this host gives out
+	startTicks  uint64      // clock ticks after boot
+	childReaper *childReaper
+	Metrics     *metrics.Metrics
+	Log         zerolog.Logger
+	signalSink  chan os.Signal // never read: see defaultSignals
 
-	startMu sync.Mutex // held by a start in a scope, where processes are limited
-
-	slowForks slowForks
-
-	chdirTimeout, forkTimeout time.Duration // set once in NewHost, and by tests
+	isolation
+	privileges
+	forks
+	orphanScan
 
 	mu               sync.Mutex
 	closed           bool                   // guarded by mu
 	groups           map[string]*Group      // guarded by mu; until their Close has succeeded
-	dirThreads       []chan func()          // guarded by mu; that are idle, see onDirThread
 	scopes           map[procfs.Mark]*Scope // guarded by mu; until removed
 	restoredChildren map[int]*Child         // guarded by mu; of a HandoverState, by pid, until Child gives them out
+}
 
-	confinements map[string]*confinement // guarded by mu; by session
-	uids         map[uint32]string       // guarded by mu; of a range, the numbers in use and whose; "": of somebody else, or not quite gone
-	nextUID      uint32                  // guarded by mu
+// isolation is how a host keeps a session's processes together, and what limits them. NewHost sets it.
+type isolation struct {
+	tier, why     string
+	tiers         []own.TierReport
+	root          *cgroup.Root                 // nil but in tier "cgroup"
+	unenforceable map[string]string            // see Unenforceable
+	controllers   map[string]bool              // the controllers of v2 that are on for groups
+	hierarchies   map[string]*cgroup.Hierarchy // of v1
+	processLimit  unix.Rlimit                  // of every child in a scope, see limitProcesses
+}
 
+// privileges is what sessions may do, see confinement. Its first four fields are set by NewHost.
+type privileges struct {
+	sessionUser    *confine.Account // Config.SessionUser
+	gatewayGID     *uint32          // the group of Config.GatewayUser
+	writableDirs   []int            // Config.WritableDirs, opened
+	fifoDir        string           // the directory of the confinements' FIFO directories, "": there is none
+	fifoDirMounted bool             // fifoDir is a tmpfs of our own, and so is each directory in it
+	fifoDirLock    int              // fd of its lock; -1: there is none
+
+	confinements map[string]*confinement // guarded by Host.mu; by session
+	uids         map[uint32]string       // guarded by Host.mu; of a range, the numbers in use and whose; "": of somebody else, or not quite gone
+	nextUID      uint32                  // guarded by Host.mu
+}
+
+// forks bounds what a start of a process may wait for.
+type forks struct {
+	chdirSlots chan struct{} // a slot for each thread in Group.enterDir
+	forkSlots  chan struct{} // a slot for each fork into a scope, see minGOMAXPROCS
+	startMu    sync.Mutex    // held by a start in a scope, where processes are limited
+	slowForks  slowForks
+	dirThreads []chan func() // guarded by Host.mu; the idle ones, see onDirThread
+
+	chdirTimeout, forkTimeout time.Duration // set once in NewHost, and by tests
+}
+
+// orphanScan is what KillOrphans knows.
+type orphanScan struct {
+	orphanList         int            // fd of the main thread's list of children, see Scope.MembersExcept; -1: the kernel has none
 	scanMu             sync.Mutex     // one orphan scan at a time
-	killNext           map[int]uint64 // guarded by scan; start time by pid of what the last scan chosen to be killed
-	sameSessionOrphans map[int]uint64 // guarded by scan; the same of orphans that only their process session tied to a group
+	killNext           map[int]uint64 // guarded by scanMu; start times, by pid, of the processes that the last scan chose to kill
+	sameSessionOrphans map[int]uint64 // guarded by scanMu; the same of orphans that only their process session tied to a group
 }
 
 // minGOMAXPROCS is of Go's own, of which a fork holds one while it lasts: two that hang, and one for watchFork. More would
@@ -143,10 +161,13 @@ func NewHost(c Config) (h *Host, err error) {
 		markBase: procfs.Mark(c.Instance) << 32, startTicks: procfs.TicksNow(),
 		Metrics: c.Metrics, Log: c.Log,
 		signalSink: make(chan os.Signal, 1),
-		groups:     map[string]*Group{}, scopes: map[procfs.Mark]*Scope{},
-		confinements: map[string]*confinement{}, uids: map[uint32]string{}, restoredChildren: map[int]*Child{},
-		chdirSlots: make(chan struct{}, maxChdirThreads), forkTimeout: forkTimeout, chdirTimeout: chdirTimeout, forkSlots: make(chan struct{}, runtime.GOMAXPROCS(0)-1), slowForks: slowForks{forks: map[*pendingFork]struct{}{}},
-		orphanList: -1, fifoDirLock: -1,
+		groups:     map[string]*Group{}, scopes: map[procfs.Mark]*Scope{}, restoredChildren: map[int]*Child{},
+		privileges: privileges{fifoDirLock: -1, confinements: map[string]*confinement{}, uids: map[uint32]string{}},
+		forks: forks{
+			chdirSlots: make(chan struct{}, maxChdirThreads), chdirTimeout: chdirTimeout,
+			forkSlots: make(chan struct{}, runtime.GOMAXPROCS(0)-1), forkTimeout: forkTimeout, slowForks: slowForks{forks: map[*pendingFork]struct{}{}},
+		},
+		orphanScan: orphanScan{orphanList: -1},
 	}
 	if fd, err := unix.PidfdOpen(h.pid, 0); err != nil { // no signal could be sent
 		return nil, os.NewSyscallError("pidfd_open (Linux 5.3)", err)

@@ -27,16 +27,13 @@ type run struct {
 	buf    []byte
 	fds    [6]unix.PollFd
 
-	scope       own.KeptScope // what the command started is in it, and the shell, unless that was moved out already
-	pipes       *outputPipes
-	out         Copier       // for Step and Exact only
-	stdin       *stdinBuffer // the command's stdin, nil when it has none
-	stdinMore   bool         // there is more of it than its pipe took
-	beforeFD    int          // memfd: what the shell reads before the text; 0: nothing
-	beforeHeld  []int        // what the keeper calls it
-	dirBefore   string       // where the shell was before a command with a directory of its own; dirBeforeFD, if > 0, is open there
-	dirBeforeFD int
-	remaining   []int // besides the shell, when the command had ended
+	scope     own.KeptScope // what the command started is in it, and the shell, unless that was moved out already
+	pipes     *outputPipes
+	out       Copier       // for Step and Exact only
+	stdin     *stdinBuffer // the command's stdin, nil when it has none
+	stdinMore bool         // there is more of it than its pipe took
+	remaining []int        // besides the shell, when the command had ended
+	prelude
 
 	began    time.Time
 	lastOut  time.Time
@@ -46,15 +43,32 @@ type run struct {
 	died     bool
 	reports
 
+	ending
+	meter
+}
+
+// prelude is what the shell does before a command with an environment or a directory of its own.
+type prelude struct {
+	beforeFD    int    // memfd: what the shell reads before the text; 0: nothing
+	beforeHeld  []int  // what the keeper calls it
+	dirBefore   string // where the shell was before; dirBeforeFD, if > 0, is open there
+	dirBeforeFD int
+}
+
+// ending is why and how a command is ended early.
+type ending struct {
 	cancel    *cancelRequest // taken from the command
 	timeout   string
 	abort     *abort
 	killed    bool // KILL was needed
-	survivors bool // and was not enough
+	survivors bool // KILL was not enough
+}
 
+// meter is what a command used.
+type meter struct {
 	gauge                    *own.Gauge // nil until measure
-	usageAtStart, usageAtEnd own.Usage  // then, and at the end
-	peakUnknown              bool       // by the gateway that began to: the most memory it used is not known
+	usageAtStart, usageAtEnd own.Usage  // at the time of measure, and at the end
+	peakUnknown              bool       // a gateway before us began to measure, so the most memory that the command used is not known
 }
 
 // attempt runs c in the present shell process. untold: the shell died before it read the command's line, which then

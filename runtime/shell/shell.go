@@ -54,35 +54,51 @@ type Shell struct {
 	restore    atomic.Bool
 	closing    atomic.Bool
 
-	mu         sync.Mutex
-	cfg        ShellConfig            // guarded by mu: Setup and Reset change Dir and Env
-	p          *shellProc             // guarded by mu; nil after Close, or when it could not be put back
-	group      own.KeptGroup          // guarded by mu: Reset makes a new one
-	leftScopes []own.KeptScope        // guarded by mu: where commands left something running, until removeEmptyScopes
-	procs      map[*Process]struct{}  // guarded by mu
-	terms      map[*Terminal]struct{} // guarded by mu
-	copiers    []*Copier              // guarded by mu
-	closed     *pendingClose          // guarded by mu; nil before the first Close, and after one that could not kill
-	killAt     time.Time              // guarded by mu; until when that Close waits
+	mu     sync.Mutex
+	cfg    ShellConfig            // guarded by mu: Setup and Reset change Dir and Env
+	p      *shellProc             // guarded by mu; nil after Close, or when it could not be put back
+	group  own.KeptGroup          // guarded by mu: Reset makes a new one
+	procs  map[*Process]struct{}  // guarded by mu
+	terms  map[*Terminal]struct{} // guarded by mu
+	closed *pendingClose          // guarded by mu; nil before the first Close, and after one that could not kill
+	killAt time.Time              // guarded by mu; until when that Close waits
 
 	// owned by the holder of turn
-	seq              int
-	poll             *poller      // where Run waits
-	wakeFD           int          // eventfd that wakes Run
-	pipeCalls        pipeCalls    // any may look
-	gauge            *own.Gauge   // of group, nil before its first command
-	pipes            *outputPipes // for the next command; nil: to be made
-	saveMu           sync.Mutex   // orders what entries is told; before mu
-	saved            SavedShell   // guarded by saveMu
-	entries          EntryWriter  // set by SetEntryWriter, with the turn and saveMu held; nil: nobody writes anything down
-	snapshotTried    time.Time    // of the last try to get a snapshot
-	snapshotsPaid    time.Time    // when the snapshots so far have had their share of the time, see snapshotDelay
-	mayTrapAbort     bool         // it may have one for the abort signal, which defeats the abort
-	mayTrapLines     bool         // it may have some that run for our lines: see dialect.hidesTraps
-	mayHaveFunctions atomic.Bool  // it may have functions, which it cannot list; any may look
-	leftScopesLimit  int          // removeEmptyScopes, when left is longer than that
+	seq       int
+	poll      *poller      // where Run waits
+	wakeFD    int          // eventfd that wakes Run
+	pipeCalls pipeCalls    // any may look
+	gauge     *own.Gauge   // of group, nil before its first command
+	pipes     *outputPipes // for the next command; nil: to be made
+
+	leftovers
+	saving
+	knowledge
 
 	restorePostponed bool // it is dead, and something is short that another one takes: see restoreShell
+}
+
+// leftovers is what ended commands left behind.
+type leftovers struct {
+	leftScopes      []own.KeptScope // guarded by Shell.mu; the scopes in which something runs, until removeEmptyScopes
+	leftScopesLimit int             // removeEmptyScopes is called when leftScopes is longer
+	copiers         []*Copier       // guarded by Shell.mu; they copy what the processes left behind still print
+}
+
+// saving keeps the session log's entry for the shell current.
+type saving struct {
+	saveMu  sync.Mutex  // orders what entries is told; taken before Shell.mu
+	saved   SavedShell  // guarded by saveMu
+	entries EntryWriter // set by SetEntryWriter, with the turn and saveMu held; nil: nobody writes entries
+}
+
+// knowledge is what is known of the shell's state. The holder of the turn owns it.
+type knowledge struct {
+	snapshotTried    time.Time   // of the last try to get a snapshot
+	snapshotsPaid    time.Time   // when the snapshots so far have had their share of the time, see snapshotDelay
+	mayTrapAbort     bool        // the shell may have a trap for the abort signal, which defeats the abort
+	mayTrapLines     bool        // the shell may have traps that run for our lines: see dialect.hidesTraps
+	mayHaveFunctions atomic.Bool // the shell may have functions, which it cannot list; any goroutine may look
 }
 
 // OpenShell starts a session's shell; it answers when it returns.
