@@ -26,6 +26,9 @@ var longPackages = map[string]int{"runtime/shell": 7150, "pool": 5100}
 func TestPackagesAreSmall(t *testing.T) {
 	lines := map[string]int{}
 	for _, name := range productFiles(t) {
+		if !strings.HasSuffix(name, ".go") {
+			continue
+		}
 		b, err := os.ReadFile(filepath.Join(root, name))
 		if err != nil {
 			t.Fatal(err)
