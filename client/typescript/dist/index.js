@@ -314,10 +314,6 @@ var Link = class {
   drop(streamId, sink) {
     if (this.streams.get(streamId) === sink) this.streams.delete(streamId);
   }
-  /** Has a sink get a stream that is not opened by a request, such as one of a watched session. */
-  follow(streamId, sink) {
-    this.streams.set(streamId, sink);
-  }
   /** Ends the link. The promise resolves when the other side has said goodbye, or after a second. */
   close() {
     const gone = new Promise((resolve) => {

@@ -49,8 +49,6 @@ export declare class Link {
     send<M extends keyof wire.Methods>(method: M, params: wire.Methods[M]["params"]): void;
     /** Takes a sink off its stream: later frames of it are dropped. */
     drop(streamId: string, sink: Sink): void;
-    /** Has a sink get a stream that is not opened by a request, such as one of a watched session. */
-    follow(streamId: string, sink: Sink): void;
     /** Ends the link. The promise resolves when the other side has said goodbye, or after a second. */
     close(): Promise<void>;
     /** Gives up a socket that did not close by itself. */

@@ -93,11 +93,6 @@ export class Link {
     if (this.streams.get(streamId) === sink) this.streams.delete(streamId);
   }
 
-  /** Has a sink get a stream that is not opened by a request, such as one of a watched session. */
-  follow(streamId: string, sink: Sink): void {
-    this.streams.set(streamId, sink);
-  }
-
   /** Ends the link. The promise resolves when the other side has said goodbye, or after a second. */
   close(): Promise<void> {
     const gone = new Promise<void>((resolve) => {
