@@ -13,31 +13,32 @@ import (
 	"trl/runtime/procfs"
 )
 
-// A HandoverState is what a Host knows, for a Host that goes on in its place after an exec of this process: children stay
-// children, cgroups stay where they are, and descriptors keep their numbers. Taking it up cannot fail: nothing is opened.
+// A HandoverState is everything that a Host passes to the Host that replaces it after an exec of this process. Children
+// remain children, cgroups stay where they are, and descriptors keep their numbers. Restoring from it cannot fail,
+// because it opens nothing.
 type HandoverState struct {
 	Instance      Instance
-	Begin         uint64 // of the first Host, in clock ticks after boot
+	Begin         uint64 // when the first Host started, in clock ticks after boot
 	Tier, Why     string
 	Tiers         []own.TierReport
 	Unenforceable map[string]string `json:"Cannot"`
-	Root          *cgroup.RootState // tier "cgroup"
+	Root          *cgroup.RootState // nil except in tier "cgroup"
 	Controllers   map[string]bool
 	Hierarchies   map[string]cgroup.HierarchyState
-	Spaces        *[3]int // nil. Builds that had tier "pidns" send it
+	Spaces        *[3]int // always nil; builds that had tier "pidns" send it
 	Groups        []GroupState
-	Children      []ChildState // who has not been reaped
+	Children      []ChildState // those that have not been reaped
 
 	SessionUser  *confine.Account   `json:"As"`
 	WritableDirs []int              `json:"Write"`
 	FIFODir      string             `json:"Ports"`
-	FIFODirLock  *int               `json:"Lock"` // of Ports; nil: there is none
+	FIFODirLock  *int               `json:"Lock"` // of FIFODir; nil: there is no lock
 	Confinements []ConfinementState `json:"Tenants"`
 	UIDs         map[uint32]string
 	NextUID      uint32
 }
 
-// A ConfinementState is a confinement.
+// A ConfinementState is the part of a confinement that is handed over.
 type ConfinementState struct {
 	ID            string
 	UID, GID      uint32
@@ -47,11 +48,11 @@ type ConfinementState struct {
 	Released      bool `json:"Leaving"`
 }
 
-// A GroupState is a Group that has not ended.
+// A GroupState is the part of a Group that is handed over. The group has not ended.
 type GroupState struct {
 	ID, Dir string
-	Orphans int // -1. Builds that had tier "pidns" take it for a descriptor
-	Init    int // 0. Builds that had tier "pidns" send it
+	Orphans int // always -1; builds that had tier "pidns" read a descriptor here
+	Init    int // always 0; builds that had tier "pidns" send it
 	Closed  bool
 	Leaders []int
 	Serial  int
@@ -59,7 +60,7 @@ type GroupState struct {
 	Scopes  []ScopeState `json:"Cells"`
 }
 
-// A LimitsState is a bounds.
+// A LimitsState is the part of a bounds that is handed over.
 type LimitsState struct {
 	Limits     protocol.Limits
 	V1         map[string]string
@@ -69,7 +70,7 @@ type LimitsState struct {
 	Most       []uint64
 }
 
-// A ScopeState is a Scope. List is only kept where it is the cgroup's.
+// A ScopeState is the part of a Scope that is handed over. List is -1 unless it is a cgroup's list.
 type ScopeState struct {
 	Number int
 	Mark   uint64
@@ -78,7 +79,8 @@ type ScopeState struct {
 	List   int
 }
 
-// A ChildState is a Child: of scope Scope in Group, or of no session.
+// A ChildState is the part of a Child that is handed over. Group is empty for a child of no session; otherwise Scope is
+// the number of its scope in Group.
 type ChildState struct {
 	Pid, Pidfd int
 	Closed     bool
@@ -115,8 +117,8 @@ func (b *HandoverState) Files() (fds []int) {
 	return slices.DeleteFunc(fds, func(fd int) bool { return fd < 0 })
 }
 
-// HandOver calls f with everything while nobody is forked or reaped, and returns what f does, if it returns. No other
-// method of the Host or its groups may be under way.
+// HandOver calls f with the state of the host, while no process is forked or reaped, and returns the error of f. f does
+// not return if its exec succeeds. No other method of the Host or of its groups may run at the same time.
 func (h *Host) HandOver(f func(*HandoverState) error) error {
 	h.childReaper.reapMu.Lock()
 	defer h.childReaper.reapMu.Unlock()
@@ -177,7 +179,8 @@ func (g *Group) handoverState() GroupState {
 	return b
 }
 
-// restore makes h, which owns nothing yet, what b says, but for the gateway's user: gateways are still to come.
+// restore fills h, which owns nothing yet, from b. The gateway's user comes from the configuration instead, because the
+// next gateway has not started yet.
 func (h *Host) restore(b *HandoverState, gateway *confine.Account) {
 	h.startTicks, h.sessionUser, h.writableDirs, h.fifoDir, h.nextUID = b.Begin, b.SessionUser, b.WritableDirs, b.FIFODir, b.NextUID
 	h.fifoDirMounted = h.fifoDir != "" && isMounted(h.fifoDir)
@@ -238,7 +241,8 @@ func (h *Host) restoreGroup(b *GroupState) {
 	h.groups[g.id] = g
 }
 
-// scope finds one by number; one that has been given up is made once more, for a child that outlived it.
+// scope returns the scope with that number. If the scope was removed, scope makes it again, for a child that outlived
+// it.
 func (g *Group) scope(number int) *Scope {
 	for _, c := range g.scopes {
 		if c.number == number {
@@ -248,10 +252,10 @@ func (g *Group) scope(number int) *Scope {
 	return &Scope{group: g, number: number, dir: g.dir, pidList: -1}
 }
 
-// Group finds one that has not ended, for who takes up a HandoverState.
+// Group returns the group of the session id, or nil if it has ended. The owner of a restored Host uses it.
 func (h *Host) Group(id string) *Group { return h.group(id) }
 
-// EndedGroup stands for one whose processes are gone.
+// EndedGroup returns a Group for a session whose processes are gone.
 func (h *Host) EndedGroup(id string) *Group {
 	h.mu.Lock()
 	t := h.confinements[id]
@@ -265,14 +269,15 @@ func (h *Host) EndedGroup(id string) *Group {
 	}
 }
 
-// Scopes lists the group's.
+// Scopes returns the group's scopes.
 func (g *Group) Scopes() []*Scope {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	return slices.Clone(g.scopes)
 }
 
-// RestoredChild gives out one of the HandoverState's, once. It may have ended since, and been reaped.
+// RestoredChild returns a child of the HandoverState. It returns each child once, and nil afterwards. The child may
+// have ended and been reaped since the handover.
 func (h *Host) RestoredChild(pid int) *Child {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -281,7 +286,7 @@ func (h *Host) RestoredChild(pid int) *Child {
 	return c
 }
 
-// EndedChild stands for one that has been reaped. The descriptor is its own; -1: none.
+// EndedChild returns a Child for a process that has been reaped. The Child owns pidfd; -1 means that there is none.
 func EndedChild(pid, pidfd int, s own.Status) *Child {
 	c := &Child{pid: pid, pidfd: pidfd, reaped: true, status: s, exited: make(chan struct{})}
 	close(c.exited)

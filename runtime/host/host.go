@@ -1,13 +1,13 @@
-// Package host owns the processes of all sessions: it starts, reaps, groups, limits and kills them, and hands them over to a successor.
-// The keeper runs it; with --single-process the gateway does.
+// Package host owns the processes of all sessions: it starts, reaps, groups, limits and kills them, and hands them over
+// to a successor. The keeper runs it; with --single-process the gateway does.
 //
-// A Host starts every process below trl (Spawn), reaps it (the child reaper) and is its subreaper, so whatever a command
-// starts stays a descendant. A Group is one session's processes; its Close returns when none is left. A Scope is the part
-// of a group that one command started, so a command can be ended without its shell and without the jobs of earlier
-// commands. A Child is one process that the host started; its Status is recorded exactly once.
+// A Host starts every process below trl (Spawn), reaps it (the child reaper) and is its subreaper, so whatever a
+// command starts stays a descendant. A Group is one session's processes; its Close returns when none is left. A Scope
+// is the part of a group that one command started, so a command can be ended without its shell and without the jobs of
+// earlier commands. A Child is one process that the host started; its Status is recorded exactly once.
 //
 // No signal is sent to a bare process number: the host opens a pidfd, looks at the process, and then sends the signal
-// through the pidfd. If the number was reused meanwhile, the signal reaches nobody.
+// through the pidfd. If the number was reused meanwhile, the signal reaches no process.
 package host
 
 import (
@@ -40,27 +40,27 @@ import (
 	"trl/runtime/procfs"
 )
 
-// Config of a Host.
+// Config configures a Host.
 type Config struct {
-	Isolation    string           // "auto", or a tier: an error where it cannot be had
-	Instance     Instance         // what marks its processes; 0: a new one
-	RestoreFrom  *HandoverState   // of the Host in whose place it goes on, with its Instance, isolation and users; nil: none
-	SessionUser  *confine.Account // whom sessions run as; nil: as this process
-	WritableDirs []string         // the directories below which alone sessions may write; nil: wherever their user may
-	GatewayUser  *confine.Account // whom the gateway runs as; nil: as this process
+	Isolation    string           // "auto", or the name of a tier; NewHost fails if the machine does not have that tier
+	Instance     Instance         // part of the marks of its processes; 0: NewHost makes a new one
+	RestoreFrom  *HandoverState   // the state of the Host to replace, with its instance, tier and users; nil: there is none
+	SessionUser  *confine.Account // the user that sessions run as; nil: the user of this process
+	WritableDirs []string         // sessions may write only below these directories; nil: wherever their user may
+	GatewayUser  *confine.Account // the user that the gateway runs as; nil: the user of this process
 	Metrics      *metrics.Metrics
 	Log          zerolog.Logger
 }
 
-// A Host owns every process below this one. One per program; tests make many.
+// A Host owns every process below this one. A program has one Host; tests make many.
 type Host struct {
-	pid, sid    int         // our own
-	markBase    procfs.Mark // upper half of every mark that this host gives out
-	startTicks  uint64      // clock ticks after boot
+	pid, sid    int         // of this process
+	markBase    procfs.Mark // the upper half of every mark that this host gives out
+	startTicks  uint64      // when the first Host started, in clock ticks after boot
 	childReaper *childReaper
 	Metrics     *metrics.Metrics
 	Log         zerolog.Logger
-	signalSink  chan os.Signal // never read: see defaultSignals
+	signalSink  chan os.Signal // nothing reads it, see defaultSignals
 
 	isolation
 	privileges
@@ -69,62 +69,61 @@ type Host struct {
 
 	mu               sync.Mutex
 	closed           bool                   // guarded by mu
-	groups           map[string]*Group      // guarded by mu; until their Close has succeeded
-	scopes           map[procfs.Mark]*Scope // guarded by mu; until removed
-	restoredChildren map[int]*Child         // guarded by mu; of a HandoverState, by pid, until Child gives them out
+	groups           map[string]*Group      // guarded by mu; by session; a group stays here until its Close has succeeded
+	scopes           map[procfs.Mark]*Scope // guarded by mu; a scope stays here until it is removed
+	restoredChildren map[int]*Child         // guarded by mu; from the HandoverState, by pid; a child stays here until RestoredChild returns it
 }
 
-// isolation is how a host keeps a session's processes together, and what limits them. NewHost sets it.
+// isolation holds how the host keeps a session's processes together, and how it limits them. NewHost sets it.
 type isolation struct {
 	tier, why     string
 	tiers         []own.TierReport
-	root          *cgroup.Root                 // nil but in tier "cgroup"
+	root          *cgroup.Root                 // nil except in tier "cgroup"
 	unenforceable map[string]string            // see Unenforceable
-	controllers   map[string]bool              // the controllers of v2 that are on for groups
-	hierarchies   map[string]*cgroup.Hierarchy // of v1
+	controllers   map[string]bool              // the cgroup v2 controllers that groups can use
+	hierarchies   map[string]*cgroup.Hierarchy // of cgroup v1
 	processLimit  unix.Rlimit                  // of every child in a scope, see limitProcesses
 }
 
-// privileges is what sessions may do, see confinement. Its first four fields are set by NewHost.
+// privileges holds what sessions may do, see confinement. NewHost sets the fields above confinements.
 type privileges struct {
 	sessionUser    *confine.Account // Config.SessionUser
 	gatewayGID     *uint32          // the group of Config.GatewayUser
 	writableDirs   []int            // Config.WritableDirs, opened
-	fifoDir        string           // the directory of the confinements' FIFO directories, "": there is none
-	fifoDirMounted bool             // fifoDir is a tmpfs of our own, and so is each directory in it
-	fifoDirLock    int              // fd of its lock; -1: there is none
+	fifoDir        string           // contains the FIFO directories of confinements; "": there is none
+	fifoDirMounted bool             // fifoDir is a separate tmpfs, and so is each confinement's directory
+	fifoDirLock    int              // fd of the lock on fifoDir; -1: there is none
 
 	confinements map[string]*confinement // guarded by Host.mu; by session
-	uids         map[uint32]string       // guarded by Host.mu; of a range, the numbers in use and whose; "": of somebody else, or not quite gone
+	uids         map[uint32]string       // guarded by Host.mu; the numbers of Config.SessionUser's range that are in use, with their sessions; "": another process uses the number, or an ended session's process
 	nextUID      uint32                  // guarded by Host.mu
 }
 
-// forks bounds what a start of a process may wait for.
+// forks holds the bounds on starts of processes.
 type forks struct {
-	chdirSlots chan struct{} // a slot for each thread in Group.enterDir
-	forkSlots  chan struct{} // a slot for each fork into a scope, see minGOMAXPROCS
-	startMu    sync.Mutex    // held by a start in a scope, where processes are limited
+	chdirSlots chan struct{} // one slot for each thread in Group.enterDir
+	forkSlots  chan struct{} // one slot for each fork into a scope, see minGOMAXPROCS
+	startMu    sync.Mutex    // held by a start in a scope if processes are limited
 	slowForks  slowForks
-	dirThreads []chan func() // guarded by Host.mu; the idle ones, see onDirThread
+	dirThreads []chan func() // guarded by Host.mu; the idle threads, see onDirThread
 
-	chdirTimeout, forkTimeout time.Duration // set once in NewHost, and by tests
+	chdirTimeout, forkTimeout time.Duration // set in NewHost, and by tests before they use the Host
 }
 
-// orphanScan is what KillOrphans knows.
+// orphanScan holds what KillOrphans remembers from one call to the next, and the list of orphans.
 type orphanScan struct {
 	orphanList         int            // fd of the main thread's list of children, see Scope.MembersExcept; -1: the kernel has none
-	scanMu             sync.Mutex     // one orphan scan at a time
-	killNext           map[int]uint64 // guarded by scanMu; start times, by pid, of the processes that the last scan chose to kill
-	sameSessionOrphans map[int]uint64 // guarded by scanMu; the same of orphans that only their process session tied to a group
+	scanMu             sync.Mutex     // held during an orphan scan
+	killNext           map[int]uint64 // guarded by scanMu; start time by pid of the orphans that the next scan kills
+	sameSessionOrphans map[int]uint64 // guarded by scanMu; start time by pid of the orphans that only their process session connects with a group
 }
 
-// minGOMAXPROCS is of Go's own, of which a fork holds one while it lasts: two that hang, and one for watchFork. More would
-// cost each start, for the threads that they wake.
+// minGOMAXPROCS is the minimum GOMAXPROCS. A fork holds one of Go's Ps until the child's exec. With three Ps, two forks
+// may hang and watchFork still runs. With more, each start would take longer, because Go would wake more threads.
 const minGOMAXPROCS = 3
 
-// NewHost takes charge of this process's descendants. What it changes in the
-// process stays changed after Close: it remains a subreaper, and inherited
-// descriptors remain closed to children.
+// NewHost takes charge of this process's descendants. Some changes to the process last after Close: it remains a
+// subreaper, and inherited descriptors remain closed in children.
 func NewHost(c Config) (h *Host, err error) {
 	if c.Isolation != "auto" && !slices.Contains(TierNames, c.Isolation) {
 		return nil, fmt.Errorf("isolation %q: not one of auto, %s", c.Isolation, strings.Join(TierNames, ", "))
@@ -135,7 +134,7 @@ func NewHost(c Config) (h *Host, err error) {
 	case c.Instance == 0:
 		c.Instance = NewInstance()
 	}
-	// First of all, before we open anything: launchers leak descriptors into us.
+	// This comes before we open anything, because launchers leak descriptors into us.
 	if err := descriptor.CloseOnExec(); err != nil {
 		return nil, err
 	}
@@ -155,7 +154,7 @@ func NewHost(c Config) (h *Host, err error) {
 	if name, err := os.Readlink("/proc/self"); err != nil || name != strconv.Itoa(os.Getpid()) {
 		return nil, fmt.Errorf("/proc is that of another PID namespace: it calls this process %q, and getpid says %d; mount a new one (mount -t proc proc /proc)", name, os.Getpid())
 	}
-	runtime.GOMAXPROCS(max(runtime.GOMAXPROCS(0), minGOMAXPROCS)) // and from here on Go, which stops all threads for it, does not change it
+	runtime.GOMAXPROCS(max(runtime.GOMAXPROCS(0), minGOMAXPROCS)) // a change stops all threads, so this is done here, and Go does not change it by itself from here on
 	h = &Host{
 		pid: self.Pid, sid: self.Sid,
 		markBase: procfs.Mark(c.Instance) << 32, startTicks: procfs.TicksNow(),
@@ -169,12 +168,12 @@ func NewHost(c Config) (h *Host, err error) {
 		},
 		orphanScan: orphanScan{orphanList: -1},
 	}
-	if fd, err := unix.PidfdOpen(h.pid, 0); err != nil { // no signal could be sent
+	if fd, err := unix.PidfdOpen(h.pid, 0); err != nil { // without pidfds no signal could be sent
 		return nil, os.NewSyscallError("pidfd_open (Linux 5.3)", err)
 	} else {
 		unix.Close(fd)
 	}
-	if err := unix.Prlimit(0, unix.RLIMIT_CORE, &unix.Rlimit{}, nil); err != nil { // ours hold secrets, and nobody asked for a child's
+	if err := unix.Prlimit(0, unix.RLIMIT_CORE, &unix.Rlimit{}, nil); err != nil { // our core dump would contain secrets; children inherit this, and core dumps of theirs were not asked for
 		return nil, os.NewSyscallError("prlimit", err)
 	}
 	if h.processLimit = childProcessLimit(); h.processLimit != (unix.Rlimit{}) {
@@ -203,15 +202,14 @@ func NewHost(c Config) (h *Host, err error) {
 		}
 	}
 	signal.Notify(h.childReaper.sigchld, unix.SIGCHLD)
-	go h.childReaper.reapWhenSignalled() // until Close, which waits for it
+	go h.childReaper.reapWhenSignalled() // ends when Close closes stop; Close waits for it
 	return h, nil
 }
 
-// Isolation tells which way of keeping processes together is in force, and why
-// that one.
+// Isolation returns the tier that is used and why.
 func (h *Host) Isolation() (tier, why string) { return h.tier, h.why }
 
-// Close ends every group and stops reaping.
+// Close ends every group and stops the child reaper.
 func (h *Host) Close() error {
 	h.mu.Lock()
 	if h.closed {
@@ -225,7 +223,7 @@ func (h *Host) Close() error {
 	}
 	h.mu.Unlock()
 
-	// At once, not one after the other: each may take its killTimeout.
+	// All groups are closed at the same time, because each may take its killTimeout.
 	errs := make([]error, len(groups))
 	var ends sync.WaitGroup
 	for i, g := range groups {
@@ -245,7 +243,7 @@ func (h *Host) Close() error {
 	return errors.Join(errs...)
 }
 
-// release gives back what NewHost has taken, when no process is left.
+// release undoes what NewHost has set up. No process is left when it is called.
 func (h *Host) release() error {
 	descriptor.CloseAll(h.writableDirs)
 	errs := []error{h.closeHierarchies()}
@@ -261,11 +259,11 @@ func (h *Host) release() error {
 	return errors.Join(errs...)
 }
 
-// ids are ours (s-…), but become directory names: nothing else gets through.
+// validID restricts the ids of groups. We make the ids ourselves (s-…), but they become directory names.
 var validID = regexp.MustCompile(`^[A-Za-z0-9][A-Za-z0-9_.-]{0,127}$`)
 
-// NewGroup opens the place for a session's processes. Its owner ends it with
-// Close; until then the group and all in it count as alive.
+// NewGroup makes the group for a session's processes. Its owner ends it with Close; until then the group and everything
+// in it count as alive.
 func (h *Host) NewGroup(id string) (*Group, error) {
 	if !validID.MatchString(id) {
 		return nil, fmt.Errorf("group id %q: %w", id, fs.ErrInvalid)
@@ -288,7 +286,7 @@ func (h *Host) NewGroup(id string) (*Group, error) {
 	}
 	g.confinement = t
 	if h.root != nil {
-		if err := g.makeDir(h.root.Dir); err != nil { // kernfs: no disk behind it, mu may be held
+		if err := g.makeDir(h.root.Dir); err != nil { // a directory in cgroupfs is never on a disk, so this may happen with h.mu held
 			t.hasGroup, t.released = false, true
 			h.releaseConfinementLocked(t)
 			return nil, err
@@ -298,18 +296,19 @@ func (h *Host) NewGroup(id string) (*Group, error) {
 	return g, nil
 }
 
-// Instance is what marks the host's processes.
+// Instance returns the instance that is part of the marks of the host's processes.
 func (h *Host) Instance() Instance { return Instance(h.markBase >> 32) }
 
-// group finds one that has not ended.
+// group returns the group of a session, or nil if it has ended.
 func (h *Host) group(id string) *Group {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	return h.groups[id]
 }
 
-// scopeOf finds the scope whose mark pid carries. given: this host gave it out, though the scope may be gone, or of another
-// user than the process, who has put it on himself. We are of no scope, though we carry its mark while we fork (inherit).
+// scopeOf returns the scope whose mark pid has. given is true if this host gave out the mark. c is nil in that case if
+// the scope is gone, or if the process runs as another user than the scope's and so put the mark on itself. This
+// process belongs to no scope, although it has a scope's mark while it forks (see forkWithMark).
 func (h *Host) scopeOf(pid int) (c *Scope, given bool) {
 	if pid == h.pid {
 		return nil, false
@@ -327,7 +326,7 @@ func (h *Host) scopeOf(pid int) (c *Scope, given bool) {
 	return c, true
 }
 
-// newMarkLocked is one that no scope has, nor a process could guess. h.mu is held.
+// newMarkLocked returns a mark that no scope has and that a process cannot guess. h.mu is held.
 func (h *Host) newMarkLocked() procfs.Mark {
 	for {
 		m := h.markBase | procfs.Mark(1+rand.Uint32N(math.MaxUint32))
@@ -337,17 +336,16 @@ func (h *Host) newMarkLocked() procfs.Mark {
 	}
 }
 
-// wasOurs: the process, or zombie, came out of one of our groups.
+// wasOurs reports whether the process or zombie comes from one of our groups.
 func (h *Host) wasOurs(pid int) bool {
 	_, given := h.scopeOf(pid)
 	return given || h.root != nil && cgroup.Contains(pid, h.root.Path)
 }
 
-// defaultSignals makes our children start with default dispositions although we
-// were started with some signals ignored: SIGHUP under nohup, SIGINT and SIGTSTP
-// in the background of some launchers. Only SIG_IGN survives an exec, a handler
-// does not, and a channel that nobody reads is a handler: we go on ignoring the
-// signal, our children do not. (signal.Reset would put SIG_IGN back.)
+// defaultSignals makes our children start with default dispositions although we may have been started with some signals
+// ignored: SIGHUP under nohup, SIGINT and SIGTSTP in the background of some launchers. SIG_IGN survives an exec, and a
+// handler does not. A channel that nothing reads is a handler: this process goes on ignoring the signal, and its
+// children do not. signal.Reset would restore SIG_IGN instead.
 func (h *Host) defaultSignals() {
 	text, err := procfs.ReadSmallFile("/proc/thread-self/status", make([]byte, 4<<10))
 	if err != nil {
@@ -355,18 +353,18 @@ func (h *Host) defaultSignals() {
 	}
 	ignored := procfs.StatusMask(text, "SigIgn:")
 	var handle []os.Signal
-	for s := syscall.Signal(1); s < 32; s++ { // beyond 31 Go's runtime has handlers
+	for s := syscall.Signal(1); s < 32; s++ { // Go's runtime has handlers for the signals above 31
 		if ignored&(1<<(s-1)) != 0 {
 			handle = append(handle, s)
 		}
 	}
-	for s := uintptr(32); s <= 33; s++ { // those two are libc's, and neither Go nor os/signal touches them
+	for s := uintptr(32); s <= 33; s++ { // libc uses these two; neither Go's runtime nor os/signal changes them
 		if ignored&(1<<(s-1)) != 0 {
-			var byDefault [4]uint64 // struct sigaction of the kernel: SIG_DFL, no flags, no mask
+			var byDefault [4]uint64 // the kernel's struct sigaction: SIG_DFL, no flags, no mask
 			_, _, _ = unix.RawSyscall6(unix.SYS_RT_SIGACTION, s, uintptr(unsafe.Pointer(&byDefault)), 0, 8, 0, 0)
 		}
 	}
-	if len(handle) > 0 { // Notify with none would mean all
+	if len(handle) > 0 { // Notify without signals would mean all signals
 		signal.Notify(h.signalSink, handle...)
 	}
 }

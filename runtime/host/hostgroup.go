@@ -18,7 +18,7 @@ import (
 	"trl/runtime/procfs"
 )
 
-// makeDir gives a new group its directory.
+// makeDir makes the cgroup of a new group.
 func (g *Group) makeDir(root string) error {
 	dir := filepath.Join(root, g.id)
 	if err := os.Mkdir(dir, 0o755); err != nil {
@@ -28,7 +28,7 @@ func (g *Group) makeDir(root string) error {
 	return nil
 }
 
-// makeDir gives a new scope its directory.
+// makeDir makes the cgroup of a new scope.
 func (c *Scope) makeDir(dir string) error {
 	if err := os.Mkdir(dir, 0o755); err != nil {
 		return err
@@ -37,7 +37,7 @@ func (c *Scope) makeDir(dir string) error {
 	return nil
 }
 
-// move puts a process in that is certainly the one meant.
+// move moves a process into the scope's cgroup. The caller ensures that the pid cannot have been reused.
 func (c *Scope) move(pid int) error {
 	return descriptor.WithReserve(func() error { return cgroup.WriteFile(c.dir, "cgroup.procs", strconv.Itoa(pid)) })
 }
@@ -48,7 +48,7 @@ func (c *Scope) cgroupMembersExcept(shell int) []int {
 	if c.removed {
 		return nil
 	}
-	if c.pidList < 0 { // a gateway looks for itself, as a rule, see EmptyCheck
+	if c.pidList < 0 { // gateways normally read the list themselves, see EmptyCheck
 		c.pidList, _ = cgroup.OpenFile(c.dir, "cgroup.procs", unix.O_RDONLY)
 	}
 	var pids []int
@@ -69,7 +69,7 @@ func (c *Scope) cgroupMembersExcept(shell int) []int {
 	return slices.DeleteFunc(pids, func(pid int) bool { return pid == shell })
 }
 
-// contains: pid is in the scope's cgroup at this moment.
+// contains reports whether pid is in the scope's cgroup at this moment.
 func (c *Scope) contains(pid int) bool {
 	return cgroup.Contains(pid, c.group.cgroupPath()+"/"+filepath.Base(c.dir))
 }
@@ -78,11 +78,11 @@ func (g *Group) contains(pid int) bool { return cgroup.Contains(pid, g.cgroupPat
 
 func (g *Group) cgroupPath() string { return g.host.root.Path + "/" + g.id }
 
-// killCgroup returns the pids that are left when ctx ends.
+// killCgroup kills the scope's processes except shell. It returns the pids that are left when ctx ends.
 func (c *Scope) killCgroup(ctx context.Context, shell int) []int {
 	var pause procfs.Backoff
 	for {
-		if shell != 0 && c.contains(shell) { // it was not moved out: one by one, around it
+		if shell != 0 && c.contains(shell) { // the shell was not moved out, so the others are killed one by one
 			others := c.cgroupMembersExcept(shell)
 			if len(others) == 0 {
 				return nil
@@ -116,7 +116,7 @@ func (g *Group) killCgroup(ctx context.Context) []int {
 	if left := cgroup.PidsBelow(g.dir); len(left) > 0 {
 		return left
 	}
-	return []int{0} // something that we cannot see keeps the directory busy
+	return []int{0} // a process that we cannot see keeps the directory busy
 }
 
 func (h *Host) closeHierarchies() error {
@@ -127,9 +127,10 @@ func (h *Host) closeHierarchies() error {
 	return errors.Join(errs...)
 }
 
-// stagingDir is where a child of a session with a cpu limit is born: in the session's own group, which may have used up its
-// time, its way to the exec could take many periods, and what starts or ends elsewhere waits for that (childReaper.forkMu).
-// It moves when it is caught. No session's id begins with a dash.
+// stagingDir returns the cgroup in which a child of a session with a CPU limit starts. If it started in the session's
+// own group, which may have used up its CPU time, its exec could take many periods, and every other start or end of a
+// process would wait for it (childReaper.forkMu). The child moves into its scope when it has stopped at the end of its
+// exec. No session id begins with a dash, so the name cannot collide.
 func (h *Host) stagingDir() (dir string, err error) {
 	dir = filepath.Join(h.root.Dir, "-stage")
 	if err := os.Mkdir(dir, 0o755); err != nil && !errors.Is(err, fs.ErrExist) {
@@ -138,13 +139,13 @@ func (h *Host) stagingDir() (dir string, err error) {
 	return dir, nil
 }
 
-// restrictsWrites: sessions may write to some places only.
+// restrictsWrites reports whether sessions may write only in some places.
 func (h *Host) restrictsWrites() bool { return len(h.writableDirs) > 0 }
 
-// openLandlockRules makes rules for who has its ports in dir.
+// openLandlockRules makes the rules for a session whose FIFO directory is dir.
 func (h *Host) openLandlockRules(dir string) (f confine.LandlockRules, err error) {
 	attr := unix.LandlockRulesetAttr{Handled_access_fs: confine.AllWrites}
-	// Only the field of version 1: the rest of the struct is of later ones.
+	// We pass only the field of Landlock's version 1; the other fields belong to later versions.
 	fd, _, e := unix.Syscall(unix.SYS_LANDLOCK_CREATE_RULESET, uintptr(unsafe.Pointer(&attr)), unsafe.Sizeof(attr.Handled_access_fs), 0)
 	if e != 0 {
 		return confine.LandlockRules{Rules: -1}, os.NewSyscallError("landlock_create_ruleset", e)
@@ -163,7 +164,7 @@ func (h *Host) openLandlockRules(dir string) (f confine.LandlockRules, err error
 	for _, path := range append([]string{dir}, confine.AlwaysWritable...) {
 		fd, err := unix.Open(path, unix.O_PATH|unix.O_CLOEXEC, 0)
 		if err != nil && path != dir {
-			continue // a container need not have all of them
+			continue // a container need not have all of these paths
 		} else if err != nil {
 			return f, &fs.PathError{Op: "open", Path: path, Err: err}
 		}

@@ -22,20 +22,21 @@ import (
 	"trl/runtime/procfs"
 )
 
-// Limits of a session. Memory, pids and cpu are of all its processes together, and take a cgroup controller: of v2 where
-// one was delegated to us, else of v1. The size of a file and the number of descriptors are of each process, and are
-// rlimits. No process dumps core, limited or not: ours is 0 (NewHost), and inherited.
+// These are the limits of a session. Memory, pids and CPU are limited for all its processes together, by a cgroup
+// controller: v2 if one was delegated to us, otherwise v1. The file size and the number of open files are limited for
+// each process, by rlimits. No process dumps core, whether it is limited or not, because our own limit is 0 (NewHost)
+// and children inherit it.
 //
-// A child is within its limits before its first instruction, which may be the user's (LD_PRELOAD, ENV): it stops at the
-// end of its exec, being traced, is bound, and let go. What comes with a group of v2 it has from its birth.
+// A child is limited before its first instruction, which may be the user's (LD_PRELOAD, ENV). It is traced, so it stops
+// at the end of its exec; then we set its limits and let it run. The limits of a cgroup v2 apply to it from its start.
 
-// Unenforceable tells which limits cannot be enforced here, by name, and why not.
+// Unenforceable returns the limits that cannot be enforced here, by name, and why not.
 func (h *Host) Unenforceable() map[string]string { return maps.Clone(h.unenforceable) }
 
-// findUnenforceable finds out what Unenforceable tells.
+// findUnenforceable sets h.unenforceable, and finds the controllers that groups can use.
 func (h *Host) findUnenforceable(isolation string) {
 	h.unenforceable = map[string]string{}
-	if isolation == "none" { // what cgroups do was not asked for
+	if isolation == "none" { // the user asked for no cgroups
 		for _, limit := range []string{own.LimitMemory, own.LimitPIDs, own.LimitCPU} {
 			h.unenforceable[limit] = "isolation is none"
 		}
@@ -61,8 +62,8 @@ func (h *Host) findUnenforceable(isolation string) {
 	}
 }
 
-// canTrace asks once: seccomp, Yama and a debugger that follows forks may be against it. The program does not exist, so
-// what fails is either the tracing or then the exec.
+// canTrace reports once whether we can trace children. Seccomp, Yama or a debugger that follows forks may prevent it.
+// The program that it starts does not exist, so either the tracing fails or the exec does.
 var canTrace = sync.OnceValue(func() error {
 	_, err := syscall.ForkExec("/no-such-program", []string{"probe"}, &syscall.ProcAttr{Sys: &syscall.SysProcAttr{Ptrace: true}})
 	if errors.Is(err, unix.ENOENT) {
@@ -71,12 +72,12 @@ var canTrace = sync.OnceValue(func() error {
 	return err
 })
 
-// bounds is what holds a group's processes to its limits. Made by Group.Limit, changed by nobody.
+// A bounds applies limits to a group's processes. Group.Limit makes it, and it does not change afterwards.
 type bounds struct {
 	limits      protocol.Limits
-	v1          map[string]string // the group's directory, by controller
-	countedDir  string            // where pids are counted but not refused, since we move them there; "" if nowhere
-	stagingDir  string            // where children are born instead of their scope (Host.stagingDir); "": in the scope
+	v1          map[string]string // the group's cgroup v1 directory, by controller
+	countedDir  string            // the cgroup that counts the pids but does not refuse a new one, because we move processes there; "": there is none
+	stagingDir  string            // where children start (Host.stagingDir); "": in their scope
 	host        *Host
 	confinement *confinement
 	rlimits     []rlimit
@@ -87,8 +88,9 @@ type rlimit struct {
 	most     uint64
 }
 
-// Limit puts the group's processes within l: those that are started from now on, and the children there are. What a
-// child has started itself is not looked for, so it comes before anything of the user's runs; and only once.
+// Limit applies l to the group's children and to the processes that start from now on. It does not look for processes
+// that a child has started already, so it must be called before any of the user's programs run. It may be called only
+// once.
 func (g *Group) Limit(l protocol.Limits) error {
 	if l == (protocol.Limits{}) {
 		return nil
@@ -146,7 +148,7 @@ func (g *Group) Limit(l protocol.Limits) error {
 		}
 	}
 	g.bounds.Store(b)
-	g.waitForForks() // who was being forked without them is among the children now
+	g.waitForForks() // a child that was being forked without the limits is in children now
 	for _, c := range g.ownChildren() {
 		if err := c.whileUnreaped(func() error { return b.apply(c.pid) }); err != nil && !errors.Is(err, os.ErrProcessDone) {
 			return err
@@ -155,7 +157,7 @@ func (g *Group) Limit(l protocol.Limits) error {
 	return nil
 }
 
-// bounds of the scope's group; nil: there are none.
+// bounds returns the limits of the scope's group, or nil if it has none.
 func (c *Scope) bounds() *bounds {
 	if c == nil {
 		return nil
@@ -163,19 +165,19 @@ func (c *Scope) bounds() *bounds {
 	return c.group.bounds.Load()
 }
 
-// tracing: a child must be stopped to be bound.
+// tracing reports whether a child must be stopped before its limits can be set.
 func (b *bounds) tracing() bool {
 	return b != nil && (len(b.v1) > 0 || len(b.rlimits) > 0 || b.stagingDir != "")
 }
 
-// applyAfterExec waits until a child that is traced by this thread has stopped at the end of its exec, binds it and lets it go.
-// One that was killed meanwhile is left to the child reaper.
+// applyAfterExec waits until a child that this thread traces has stopped at the end of its exec, sets its limits and
+// lets it run. If the child was killed meanwhile, the child reaper reaps it.
 func (b *bounds) applyAfterExec(pid int, scope *Scope) error {
 	var info procfs.Siginfo
 	if err := procfs.Waitid(unix.P_PID, pid, &info, unix.WSTOPPED|unix.WEXITED|unix.WNOWAIT); err != nil {
 		return os.NewSyscallError("waitid", err)
 	}
-	err := confine.OnOtherThread(func() error { // this thread may be held to what the session may write, see confinement.restrictThread
+	err := confine.OnOtherThread(func() error { // the session's Landlock rules may apply to this thread, see confinement.restrictThread
 		if err := b.apply(pid); err != nil || b.stagingDir == "" {
 			return err
 		}
@@ -185,9 +187,9 @@ func (b *bounds) applyAfterExec(pid int, scope *Scope) error {
 		err = fmt.Errorf("limit of %d processes: %w", b.limits.Pids, unix.EAGAIN)
 	}
 	if err != nil {
-		_ = unix.Kill(pid, unix.SIGKILL) // not reaped, so still ours
+		_ = unix.Kill(pid, unix.SIGKILL) // it has not been reaped, so the pid is still its own
 	}
-	// It was born with all signals blocked (see Spawn); what came for it meanwhile comes now.
+	// The child started with all signals blocked (see clearSignalMask). It now gets those that arrived meanwhile.
 	var none uint64
 	_, _, _ = unix.RawSyscall6(unix.SYS_PTRACE, ptraceSetSigmask, uintptr(pid), unsafe.Sizeof(none), uintptr(unsafe.Pointer(&none)), 0, 0)
 	if e := unix.PtraceDetach(pid); err == nil && e != nil && e != unix.ESRCH {
@@ -198,7 +200,7 @@ func (b *bounds) applyAfterExec(pid int, scope *Scope) error {
 
 const ptraceSetSigmask = 0x420b // PTRACE_SETSIGMASK (Linux 3.11)
 
-// apply puts a process that is certainly the one meant within the bounds.
+// apply sets the limits of a process. The caller ensures that the pid cannot have been reused.
 func (b *bounds) apply(pid int) error {
 	for _, dir := range b.v1 {
 		if err := cgroup.WriteFile(dir, "cgroup.procs", strconv.Itoa(pid)); err != nil && !errors.Is(err, unix.ESRCH) {
@@ -208,10 +210,10 @@ func (b *bounds) apply(pid int) error {
 	for _, r := range b.rlimits {
 		var now unix.Rlimit
 		err := unix.Prlimit(pid, r.resource, nil, &now)
-		if err == unix.EPERM && b.confinement.user != nil { // as below; what it was born with will do
+		if err == unix.EPERM && b.confinement.user != nil { // not permitted, as in confinement.prlimit; the child inherited our limits, so we read those
 			err = unix.Prlimit(0, r.resource, nil, &now)
 		}
-		if most := min(r.most, now.Max); err == nil { // to raise it takes a privilege, and was not meant
+		if most := min(r.most, now.Max); err == nil { // raising the limit would need a privilege, and a session's limit is not meant to raise it
 			err = b.confinement.prlimit(pid, r.resource, unix.Rlimit{Cur: most, Max: most})
 		}
 		if err != nil && !errors.Is(err, unix.ESRCH) {
@@ -221,7 +223,8 @@ func (b *bounds) apply(pid int) error {
 	return nil
 }
 
-// atPIDLimit: whom we move into a group the kernel counts but does not refuse.
+// atPIDLimit reports whether the group has more processes than its limit allows. The kernel counts a process that we
+// move into a cgroup but does not refuse it.
 func (b *bounds) atPIDLimit() bool {
 	if b.countedDir == "" {
 		return false
@@ -231,8 +234,8 @@ func (b *bounds) atPIDLimit() bool {
 	return err != nil || now > b.limits.Pids
 }
 
-// liftCPULimit takes the limit of cpu off a group that is about to be killed: to die takes time, too, and out of a hundredth of
-// a processor it takes seconds.
+// liftCPULimit removes the CPU limit of a group that is about to be killed. Ending takes CPU time too, and with a
+// hundredth of a CPU it takes seconds.
 func (b *bounds) liftCPULimit(g *Group) {
 	if dir := b.v1["cpu"]; dir != "" {
 		_ = cgroup.WriteFile(dir, "cpu.cfs_quota_us", "-1")
@@ -241,7 +244,7 @@ func (b *bounds) liftCPULimit(g *Group) {
 	}
 }
 
-// remove removes the directories in v1, and what is still in them.
+// remove removes the directories in v1, and kills the processes that are still in them.
 func (b *bounds) remove(ctx context.Context) error {
 	var errs []error
 	for controller, dir := range b.v1 {
@@ -250,10 +253,10 @@ func (b *bounds) remove(ctx context.Context) error {
 	return errors.Join(errs...)
 }
 
-// Meters of the group; those of a limit are there once it is set.
+// Meters returns the files with the group's usage. The files that belong to a limit are there once the limit is set.
 func (g *Group) Meters() (m own.Meters) {
 	if g.dir != "" {
-		m.CPU = g.dir + "/cpu.stat" // needs no controller
+		m.CPU = g.dir + "/cpu.stat" // is there without any controller
 	}
 	b := g.bounds.Load()
 	if b == nil {
@@ -272,7 +275,7 @@ func (g *Group) Meters() (m own.Meters) {
 	return m
 }
 
-// Usage of the group so far.
+// Usage returns the group's usage so far.
 func (g *Group) Usage() own.Usage {
 	gauge := g.Meters().Open()
 	defer gauge.Close()

@@ -7,7 +7,7 @@ import (
 	"trl/runtime/own"
 )
 
-// Local makes h a Keeper for the process it lives in.
+// Local makes h a Keeper for the process that it is in.
 func Local(h *Host) own.Keeper { return LocalKeeper{h} }
 
 type LocalKeeper struct{ *Host }
@@ -79,14 +79,15 @@ func (g localGroup) MakeChannels(kinds []own.ChannelKind, also ...int) ([]own.Ch
 	return made, also, err
 }
 
-// Hold: the caller's own descriptors are found in Dir as long as it keeps them open.
+// Hold does nothing, because the caller's own descriptors can be found in Dir as long as it keeps them open.
 func (g localGroup) Hold(fds ...int) ([]int, error) { return fds, nil }
 
 func (g localGroup) HeldElsewhere() bool { return false }
 
 func (g localGroup) Drop(numbers ...int) { g.Unlink(numbers...) }
 
-// Nobody closes a descriptor that is held here.
+// WriteHeld and PunchHeld do nothing, because they are for callers that have closed their own descriptor, and here no
+// other process holds one.
 func (g localGroup) WriteHeld(int, []byte, int64) {}
 
 func (g localGroup) PunchHeld(int, int64, int64) {}

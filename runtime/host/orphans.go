@@ -12,14 +12,12 @@ import (
 	"trl/runtime/procfs"
 )
 
-// KillOrphans ends what escaped: processes given to us whose session is gone,
-// and what is below them. It is called again and again; only what two calls in
-// a row condemn is killed, so that what is just ending, or just starting, gets
-// its time. It returns how many it killed.
+// KillOrphans kills the processes that escaped from a session that is gone: orphans that the kernel gave to us, and
+// their descendants. It is called again and again. It kills only processes that two calls in a row have chosen, so that
+// processes which are just ending or just starting have time for that. It returns how many it killed.
 //
-// What it leaves alone: children that we started and all below them, members
-// of a group that has not been closed, and everything that never was in a
-// session, such as what other code in this process started with os/exec.
+// It does not kill children that we started or their descendants, members of a group that has not been closed, or
+// processes that were never in a session, such as those that other code in this process started with os/exec.
 func (h *Host) KillOrphans(live func(sessionID string) bool) int {
 	h.scanMu.Lock()
 	defer h.scanMu.Unlock()
@@ -41,7 +39,7 @@ func (h *Host) KillOrphans(live func(sessionID string) bool) int {
 			continue
 		}
 		if h.inOpenGroup(p) {
-			kin[pid] = p.Start // its group claims it; remembered for when that is gone
+			kin[pid] = p.Start // it belongs to an open group; remembered for the time after that group
 		} else if h.escaped(p, live) {
 			if h.sameSessionOrphans[pid] == p.Start {
 				kin[pid] = p.Start
@@ -53,9 +51,10 @@ func (h *Host) KillOrphans(live func(sessionID string) bool) int {
 	return count
 }
 
-// killLeftovers kills what sessions have left to us, and all below it, when no session is left: also what has left its
-// cgroup, or hidden whose it was. Other code's children were there before us, or are in our own process session, where
-// nothing is that comes from one of ours.
+// killLeftovers kills the orphans that sessions have left, and their descendants, when no session is left. This
+// includes processes that have left their cgroup or removed every sign of their session. It does not kill children of
+// other code: those were there before the Host, or they are in our own process session, which no process of a session
+// of ours is in.
 func (h *Host) killLeftovers() {
 	var pause procfs.Backoff
 	for until := time.Now().Add(cgroup.LeftoverTimeout); time.Now().Before(until); pause.Sleep() {
@@ -73,18 +72,18 @@ func (h *Host) killLeftovers() {
 	}
 }
 
-// escaped: p came out of a session, and that is gone. scan is held.
+// escaped reports whether p comes from a session that is gone. scanMu is held.
 func (h *Host) escaped(p procfs.Process, live func(id string) bool) bool {
 	if h.root != nil && cgroup.Contains(p.Pid, h.root.Path) {
-		return false // its group is there, else its directory would not be
+		return false // its group still exists, because its cgroup does
 	}
 	c, given := h.scopeOf(p.Pid)
 	if c != nil {
-		return false // its group has not been closed, and will find it when it is
+		return false // its group has not been closed, and will find p when it is
 	}
 	id := procfs.SessionOf(p.Pid)
 	if id == os.Getenv("TRL_SESSION_ID") {
-		id = "" // we run in a session of another trl, and p has it from us
+		id = "" // we run in a session of another trl, and p inherited the variable from us
 	}
 	if id != "" {
 		return h.group(id) == nil && !live(id)
@@ -92,8 +91,7 @@ func (h *Host) escaped(p procfs.Process, live func(id string) bool) bool {
 	return given || h.sameSessionOrphans[p.Pid] == p.Start
 }
 
-// inOpenGroup: p is in the process session of a child of a group that has not been
-// closed.
+// inOpenGroup reports whether p is in the process session of a child of a group that has not been closed.
 func (h *Host) inOpenGroup(p procfs.Process) bool {
 	h.mu.Lock()
 	groups := slices.Collect(maps.Values(h.groups))

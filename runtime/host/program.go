@@ -12,17 +12,19 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// limitText returns the code of trl-limit, a program that trl carries with it. It sets one limit of another process of its user:
-// it reads pid, resource, soft and hard limit from descriptor 0, and its exit code is an errno. See confinement.prlimit. It is written
-// in assembly (program_*.s), since it is too small for a binary of its own and has to be there whatever the machine has installed.
+// limitText returns the code of trl-limit, a small program inside trl. The program sets one limit of another process of
+// its user. It reads pid, resource, soft and hard limit from descriptor 0, and its exit code is an errno. See
+// confinement.prlimit. It is written in assembly (program_*.s), because it is too small for a binary of its own and
+// must not depend on what the machine has installed.
 func limitText() unsafe.Pointer
 
-// textSize is more than the program has. What follows it in our own text is copied too and never runs.
+// textSize is more than the size of the program. The code that follows it in our own binary is copied too and never
+// runs.
 const textSize = 256
 
-// openProgram puts a program into a file of its own. It is executed by the path of the descriptor.
+// openProgram writes a program into a memfd. The program is executed by the path of the descriptor.
 func openProgram(name string, text unsafe.Pointer) (fd int, err error) {
-	const exec = 0x10 // MFD_EXEC, Linux 6.3; without it vm.memfd_noexec=1 makes a file that cannot be executed
+	const exec = 0x10 // MFD_EXEC, Linux 6.3; without it, vm.memfd_noexec=1 makes the file not executable
 	fd, err = unix.MemfdCreate(name, unix.MFD_CLOEXEC|exec)
 	if errors.Is(err, unix.EINVAL) {
 		fd, err = unix.MemfdCreate(name, unix.MFD_CLOEXEC)
@@ -37,11 +39,11 @@ func openProgram(name string, text unsafe.Pointer) (fd int, err error) {
 	return fd, nil
 }
 
-// elf makes an executable of position-independent text; see elf(5).
+// elf returns an executable with position-independent code; see elf(5).
 func elf(text []byte) []byte {
 	const (
 		headers = 64 + 2*56
-		base    = 0x400000 // where it is loaded; a multiple of every page size
+		base    = 0x400000 // the load address; a multiple of every page size
 	)
 	machine := map[string]uint16{"amd64": 62, "arm64": 183}[runtime.GOARCH]
 	b := []byte("\x7fELF\x02\x01\x01\x00\x00\x00\x00\x00\x00\x00\x00\x00") // 64 bits, little-endian

@@ -8,7 +8,7 @@ import (
 	"unsafe"
 )
 
-// Nobody has written the program of program.go for this architecture.
+// The program of program.go has not been written for this architecture.
 
 func limitText() unsafe.Pointer { return nil }
 

@@ -9,26 +9,26 @@ import (
 	"trl/runtime/own"
 )
 
-// TierNames are the ways of keeping a session's processes together, the surest first.
+// TierNames are the ways of keeping a session's processes together, the most reliable first.
 var TierNames = []string{"cgroup", "none"}
 
-// TierAtLeast: tier is as sure as wanted, or surer.
+// TierAtLeast reports whether tier is wanted or a more reliable one.
 func TierAtLeast(tier, wanted string) bool {
 	return slices.Contains(TierNames[:slices.Index(TierNames, wanted)+1], tier)
 }
 
-// Tiers tries each of them. In force is what "auto" would choose.
+// Tiers tries each tier on this machine. InForce is true for the one that "auto" would choose.
 func Tiers() []own.TierReport {
 	var h Host
-	_ = h.chooseTier("probe") // which keeps nothing, and cannot fail
+	_ = h.chooseTier("probe") // "probe" keeps nothing and cannot fail
 	return h.tiers
 }
 
-// Tiers tells for each which it is, the surest first.
+// Tiers returns the report of each tier, the most reliable first.
 func (h *Host) Tiers() []own.TierReport { return slices.Clone(h.tiers) }
 
-// chooseTier sets the tier, why it is in force, and the reports, and keeps the cgroup that tier "cgroup" needs. "auto" takes cgroups
-// where they can be had; "probe" does, too, and keeps nothing.
+// chooseTier sets the tier, the reason for it and the reports. In tier "cgroup" it also keeps the root cgroup. "auto"
+// uses cgroups if the machine has them. "probe" chooses in the same way but keeps nothing.
 func (h *Host) chooseTier(isolation string) error {
 	root, noCgroup := cgroup.OpenRoot()
 	cgroups := own.TierReport{Tier: "cgroup", Available: root != nil}
@@ -36,7 +36,7 @@ func (h *Host) chooseTier(isolation string) error {
 	switch {
 	case root == nil:
 		cgroups.Why = noCgroup.Error()
-	case isolation == "probe": // root.dir will be gone
+	case isolation == "probe": // root.Dir is removed below
 		cgroups.Why = "cgroup v2 at " + filepath.Dir(root.Dir)
 	default:
 		cgroups.Why = "cgroup v2 at " + root.Dir
