@@ -18,9 +18,6 @@ import (
 	"trl/runtime/procfs"
 )
 
-// stranger is a number that is nobody's.
-var stranger = confine.Account{Text: "64123", UID: 64123, GID: 64123}
-
 // otherHost is a host whose sessions are not as free as we are.
 func otherHost(t testing.TB, c Config) *Host {
 	t.Helper()
