@@ -1,4 +1,4 @@
-// Package doctor finds out what this machine has for trl and what it lacks.
+// Package doctor checks what this machine has for trl and what it lacks.
 package doctor
 
 import (
@@ -24,21 +24,21 @@ import (
 	"trl/runtime/procfs"
 )
 
-// A Finding is one thing that trl needs of the machine, or is better off with.
+// A Finding is the result for one thing that trl needs from the machine, or works better with.
 type Finding struct {
 	Name  string `json:"name"`
-	State string `json:"state"` // one of the following
+	State string `json:"state"` // Fine, Weak or Missing
 	What  string `json:"what"`
 }
 
-// States of a Finding.
+// These are the states of a Finding.
 const (
 	Fine    = "ok"
-	Weak    = "weak"    // trl runs, and something is worse or slower
+	Weak    = "weak"    // trl runs, but something is worse or slower
 	Missing = "missing" // trl does not run
 )
 
-// Examine looks at what this process would have to work with, by using it.
+// Examine checks what the machine offers this process, by using it.
 func Examine() []Finding {
 	return []Finding{
 		examineProc(), examinePidfd(), examineMemfd(), examineDescriptors(), examineMarks(), examineCgroupKill(),
@@ -46,7 +46,7 @@ func Examine() []Finding {
 	}
 }
 
-// ShellNameOf tells what trl drives the shell at path as: bash, dash, ash or zsh.
+// ShellNameOf returns the dialect in which trl drives the shell at path: bash, dash, ash or zsh.
 func ShellNameOf(path string) (string, error) {
 	k, _, err := dialect.Of(path)
 	if err != nil {
@@ -55,7 +55,7 @@ func ShellNameOf(path string) (string, error) {
 	return k.Name, nil
 }
 
-// verdict is Fine with what, or state with the error.
+// verdict returns a Finding with state and the text of err, or Fine with the text what if err is nil.
 func verdict(name string, err error, state, what string) Finding {
 	if err != nil {
 		return Finding{name, state, err.Error()}
@@ -77,7 +77,7 @@ func examineProc() Finding {
 	return Finding{name, Fine, "mounted, everybody to be seen, with lists of children"}
 }
 
-// procOptions are those of /proc that hide processes.
+// procOptions returns the mount options of /proc that hide processes.
 func procOptions() string {
 	mounts, _ := os.ReadFile("/proc/self/mountinfo")
 	options := ""
@@ -107,7 +107,8 @@ func examinePidfd() Finding {
 	return verdict("pidfd", err, Missing, "signals reach who is meant or nobody")
 }
 
-// examineMemfd does what journals do: from a pipe to a memfd without passing through us.
+// examineMemfd does the same as a journal: it moves data from a pipe to a memfd without copying it through this
+// process.
 func examineMemfd() Finding {
 	err := func() error {
 		fd, err := unix.MemfdCreate("trl-doctor", unix.MFD_CLOEXEC)
@@ -130,7 +131,7 @@ func examineMemfd() Finding {
 	return verdict("memfd, splice", err, Missing, "output is kept in memory, and never on disk")
 }
 
-// examineDescriptors does what shells do: open what we hold by its path.
+// examineDescriptors does the same as a shell: it opens one of our descriptors by its path.
 func examineDescriptors() Finding {
 	err := func() error {
 		var p [2]int
@@ -171,13 +172,13 @@ func examineCgroupKill() Finding {
 	switch _, none := os.Stat(filepath.Join(dir, "cgroup.kill")); {
 	case err != nil:
 		return Finding{name, Weak, err.Error()}
-	case none != nil && !newer(release, 5, 14): // the root cgroup has none, but those below it
+	case none != nil && !newer(release, 5, 14): // the root cgroup has no such file, but the cgroups below it have
 		return Finding{name, Weak, "Linux " + release + " has none, 5.14 has: no tier cgroup"}
 	}
 	return Finding{name, Fine, "a whole tree ends in one go"}
 }
 
-// newer: release is at least major.minor.
+// newer reports whether release is at least major.minor.
 func newer(release string, major, minor int) bool {
 	var a, b int
 	if n, _ := fmt.Sscanf(release, "%d.%d", &a, &b); n != 2 {
@@ -186,7 +187,7 @@ func newer(release string, major, minor int) bool {
 	return a > major || a == major && b >= minor
 }
 
-// examineLimits tells which controllers could hold a session to memory, processes and CPU.
+// examineLimits reports which cgroup controllers could limit a session's memory, processes and CPU.
 func examineLimits() Finding {
 	self, _ := os.ReadFile("/proc/self/cgroup")
 	mounts, _ := os.ReadFile("/proc/self/mountinfo")
@@ -207,7 +208,7 @@ func examineLimits() Finding {
 	return Finding{"limits", Weak, "cgroup controllers to be had: " + strings.Join(have, ", ") + "; not: " + strings.Join(lack, ", ")}
 }
 
-// controllerAt is "v2" or "v1" where a controller can be used for groups of ours, "" where it cannot.
+// controllerAt returns "v2" or "v1" if our groups can use the controller, and "" if they cannot.
 func controllerAt(controller, self, mountinfo string) string {
 	if dir, _, err := cgroup.Find(mountinfo, self); err == nil && slices.Contains(cgroup.ReadWords(dir, "cgroup.controllers"), controller) &&
 		unix.Access(filepath.Join(dir, "cgroup.subtree_control"), unix.W_OK) == nil {
@@ -219,7 +220,7 @@ func controllerAt(controller, self, mountinfo string) string {
 	return ""
 }
 
-// examineUsers tells whether sessions can be other users'.
+// examineUsers reports whether sessions can run as other users.
 func examineUsers() Finding {
 	const name = "session users"
 	const need = 1<<unix.CAP_SETUID | 1<<unix.CAP_SETGID | 1<<unix.CAP_CHOWN | 1<<unix.CAP_KILL
@@ -250,7 +251,7 @@ func examineFiles() Finding {
 	if err := unix.Getrlimit(unix.RLIMIT_NOFILE, &l); err != nil {
 		return Finding{"open files", Weak, err.Error()}
 	}
-	const each = 16 // what a session with a running command takes, generously
+	const each = 16 // a generous estimate for a session with a running command
 	what := fmt.Sprintf("%d at most (ulimit -Hn): enough for some %d sessions", l.Max, l.Max/each)
 	if l.Max/each < 256 {
 		return Finding{"open files", Weak, what}
@@ -266,7 +267,7 @@ func examinePipes() Finding {
 		return Finding{name, Fine, "as many as wanted, of 64 KiB each"}
 	}
 	what := fmt.Sprintf("%d of 64 KiB for all processes of this user, smaller ones then (sysctl fs.pipe-user-pages-soft is %d)", pages/16, pages)
-	if pages < 16384 { // the kernel's own default
+	if pages < 16384 { // the kernel's default
 		return Finding{name, Weak, what}
 	}
 	return Finding{name, Fine, what}
@@ -284,7 +285,7 @@ func examineInit() Finding {
 	return Finding{name, Fine, "is " + strings.TrimSpace(string(text)) + "; whatever loses its parent comes to trl all the same"}
 }
 
-// examineSandbox tries one.
+// examineSandbox runs a program in a sandbox.
 func examineSandbox() Finding {
 	const name = "sandbox"
 	try := func() error {
@@ -309,7 +310,8 @@ func examineSandbox() Finding {
 	return verdict(name, try(), Weak, "trl can put itself and all sessions in one (--sandbox bwrap)")
 }
 
-// examineSignalFilter tells whether Shield would succeed. It installs nothing, since that could not be undone.
+// examineSignalFilter reports whether confine.InstallSignalFilter would succeed. It does not install the filter,
+// because that cannot be undone.
 func examineSignalFilter() Finding {
 	const name = "keeper"
 	action := uint32(unix.SECCOMP_RET_ERRNO)

@@ -19,50 +19,51 @@ import (
 	"trl/runtime/procfs"
 )
 
-// A Child is a process that we started. The child reaper reaps it; nobody else may
-// wait for it. Its owner calls Close when it needs Pidfd no longer.
+// A Child is a process that we started. The child reaper reaps it, and no other code may wait for it. Its owner calls
+// Close when it no longer needs Pidfd.
 type Child struct {
 	pid    int
-	scope  *Scope        // nil: of no session
+	scope  *Scope        // nil: the child belongs to no session
 	exited chan struct{} // closed by the child reaper once status is set
 
 	mu     sync.Mutex
-	pidfd  int  // guarded by mu for closing; -1 afterwards
-	reaped bool // guarded by mu: the number may be somebody else's from here on
-	closed bool // guarded by mu: the owner has called Close
+	pidfd  int  // guarded by mu for closing; -1 after that
+	reaped bool // guarded by mu; another process may have the pid from here on
+	closed bool // guarded by mu; the owner has called Close
 	status own.Status
 }
 
-// Spawn starts a process in the scope. The process is in the scope's cgroup, or has its mark, and the child reaper knows it, before it runs.
+// Spawn starts a process in the scope. The process is in the scope's cgroup or has its mark before it runs. The child
+// reaper knows the process when Spawn returns.
 func (c *Scope) Spawn(spec own.Spec) (*Child, error) {
 	h, s := c.group.host, spawnSpec{Spec: spec, scope: c}
 	if !h.limitsProcesses() {
 		return h.start(s)
 	}
-	h.startMu.Lock() // each start at work would take one
+	h.startMu.Lock() // each start that runs at the same time would need one more thread
 	defer h.startMu.Unlock()
 	child, err := h.start(s)
 	if s.Dir != "" && (errors.Is(err, fs.ErrNotExist) || errors.Is(err, fs.ErrPermission) || errors.Is(err, unix.ENOTDIR)) {
-		if fault := c.group.Enterable(s.Dir); fault != nil { // it was not the program
+		if fault := c.group.Enterable(s.Dir); fault != nil { // the error concerned the directory and not the program
 			err = fault
 		}
 	}
 	return child, err
 }
 
-// Spawn starts a process that belongs to no session, as user, or as our own user if that is nil.
+// Spawn starts a process that belongs to no session. The process runs as user; nil means our own user.
 func (h *Host) Spawn(spec own.Spec, user *confine.Account) (*Child, error) {
 	return h.start(spawnSpec{Spec: spec, user: user})
 }
 
-// spawnSpec is what to start, and for whom.
+// A spawnSpec says what to start, in which scope and as which user.
 type spawnSpec struct {
 	own.Spec
-	scope *Scope           // where the process belongs; nil: to no session
-	user  *confine.Account // of a process of no session; nil: our own user
+	scope *Scope           // the process belongs to it; nil: it belongs to no session
+	user  *confine.Account // of a process that belongs to no session; nil: our own user
 }
 
-// limitsProcesses: processes are limited, and threads with them.
+// limitsProcesses reports whether the number of the user's processes is limited. Threads count as processes.
 func (h *Host) limitsProcesses() bool { return h.processLimit != (unix.Rlimit{}) }
 
 func (h *Host) start(s spawnSpec) (c *Child, err error) {
@@ -87,7 +88,7 @@ func (h *Host) start(s spawnSpec) (c *Child, err error) {
 		g := s.scope.group
 		if fd := g.openCached(s.Dir); fd >= 0 {
 			defer unix.Close(fd)
-			s.Dir = "/proc/self/fd/" + strconv.Itoa(fd) // whose self is the child
+			s.Dir = "/proc/self/fd/" + strconv.Itoa(fd) // "self" is the child
 		} else if !h.limitsProcesses() {
 			if thread == nil {
 				thread = h.onDirThread
@@ -103,10 +104,9 @@ func (h *Host) start(s spawnSpec) (c *Child, err error) {
 	runtime.LockOSThread()
 	defer runtime.UnlockOSThread()
 	if unix.Gettid() == h.pid {
-		// Orphans are put into the main thread's list of children. As long as
-		// our own are not in it, one small read tells whether there are any
-		// (Scope.MembersExcept). This goroutine holds the main thread, so the new one
-		// runs on another; it ends with Spawn, and we wait for it here.
+		// Orphans are added to the main thread's list of children. As long as our own children are not in it, one small
+		// read shows whether there are orphans (Scope.MembersExcept). This goroutine holds the main thread, so the new
+		// one runs on another thread. The new goroutine ends with the start, and we wait for it here.
 		spawned := make(chan struct{})
 		go func() { c, err = h.start(s); close(spawned) }()
 		<-spawned
@@ -115,24 +115,24 @@ func (h *Host) start(s spawnSpec) (c *Child, err error) {
 	return h.spawn(&s)
 }
 
-// spawn is Spawn on this thread, which is not the main one.
+// spawn starts the process from this thread, which is not the main one.
 func (h *Host) spawn(s *spawnSpec) (*Child, error) {
 	if s.scope != nil {
 		g := s.scope.group
-		g.forkMu.Lock() // a closing group, which cannot see the child until it is in the list, waits for this
+		g.forkMu.Lock() // a closing group waits for this lock, because it cannot see the child until the child is in children
 		defer g.forkMu.Unlock()
 		h.forkSlots <- struct{}{}
 		defer func() { <-h.forkSlots }()
 	}
-	// Until the child is in the child reaper's list, the child reaper takes its zombie for
-	// a stranger's: it waits for forking.
+	// Until the child is in the child reaper's list, the reaper would take the child's zombie for a foreign one. The
+	// reaper therefore waits for forkMu.
 	h.childReaper.forkMu.RLock()
 	defer h.childReaper.forkMu.RUnlock()
 
 	pidfd := -1
 	bounds := s.scope.bounds()
 	defer clearSignalMask(bounds.tracing())()
-	sys := &syscall.SysProcAttr{Setsid: true, Setctty: s.TTY, PidFD: &pidfd, Ptrace: bounds.tracing()} // Ctty: its descriptor 0
+	sys := &syscall.SysProcAttr{Setsid: true, Setctty: s.TTY, PidFD: &pidfd, Ptrace: bounds.tracing()} // the terminal is descriptor 0: Ctty is 0
 	env := s.Env
 	if s.user != nil {
 		sys.Credential = &syscall.Credential{Uid: s.user.UID, Gid: s.user.GID, Groups: s.user.Groups}
@@ -154,7 +154,7 @@ func (h *Host) spawn(s *spawnSpec) (*Child, error) {
 	}
 	files := make([]uintptr, len(s.Files))
 	for i, f := range s.Files {
-		files[i] = f.Fd() // of a nil *os.File: -1, closed in the child
+		files[i] = f.Fd() // -1 for a nil *os.File, which is closed in the child
 	}
 
 	giveBack := forkWithMark(s.scope)
@@ -177,7 +177,7 @@ func (h *Host) spawn(s *spawnSpec) (*Child, error) {
 		return nil, fmt.Errorf("spawn %s: %w", s.Path, err)
 	}
 	if pidfd < 0 {
-		// Older than 5.2, or clone3 is filtered; not reaped, so still ours.
+		// Linux is older than 5.2, or a filter refuses clone3. The child has not been reaped, so the pid is its own.
 		if pidfd, err = unix.PidfdOpen(pid, 0); err != nil {
 			_ = unix.Kill(pid, unix.SIGKILL)
 			h.childReaper.add(&Child{pid: pid, pidfd: -1, closed: true, exited: make(chan struct{})})
@@ -193,11 +193,12 @@ func (h *Host) spawn(s *spawnSpec) (*Child, error) {
 	return c, nil
 }
 
-// forkTimeout bounds how long a child may take to its exec: it is a millisecond, and with a fork storm around it a tenth of
-// a second. Who stops it there, by its user's signals or its cgroup's freezer, would hold up all that fork or are reaped.
+// forkTimeout bounds the time from a fork to the child's exec. It normally takes a millisecond, and during a fork storm
+// a tenth of a second. The session's user can stop a child there, with a signal or with its cgroup's freezer. That
+// child would block every other fork, and the child reaper too.
 const forkTimeout = 5 * time.Second
 
-// A pendingFork is one under way.
+// A pendingFork is a fork that is under way.
 type pendingFork struct {
 	scope  *Scope
 	tid    int // the thread that forks
@@ -205,15 +206,16 @@ type pendingFork struct {
 	killed bool // guarded by Host.slowForks.mu
 }
 
-// slowForks is the watch over forks. One timer does for all that are under way: to set one for each would wake a thread.
+// slowForks watches the forks that are under way. One timer is enough for all: a timer for each fork would wake a
+// thread each time.
 type slowForks struct {
 	mu    sync.Mutex
 	forks map[*pendingFork]struct{} // guarded by mu
-	armed bool                      // guarded by mu; look will be called
+	armed bool                      // guarded by mu; killSlowForks will be called
 }
 
-// watchFork kills what this thread is forking when it takes too long. The caller calls watched before the child reaper knows
-// the child; it says whether that was killed.
+// watchFork kills the child that this thread is about to fork, if its exec takes too long. The caller calls watched
+// before it tells the child reaper about the child. watched returns an error if the child was killed.
 func (h *Host) watchFork(s *spawnSpec) (watched func() error) {
 	if s.scope == nil {
 		return func() error { return nil }
@@ -236,7 +238,7 @@ func (h *Host) watchFork(s *spawnSpec) (watched func() error) {
 	}
 }
 
-// killSlowForks kills what has been forked for too long, and comes back as long as anything is. It ends with the last fork.
+// killSlowForks kills the children whose exec takes too long. It sets its timer again as long as a fork is under way.
 func (h *Host) killSlowForks() {
 	h.slowForks.mu.Lock()
 	defer h.slowForks.mu.Unlock()
@@ -248,7 +250,7 @@ func (h *Host) killSlowForks() {
 		}
 		for _, pid := range f.scope.notYetExeced(f.tid) {
 			f.killed = true
-			_ = unix.Kill(pid, unix.SIGKILL) // nobody reaps it before watched
+			_ = unix.Kill(pid, unix.SIGKILL) // no other code reaps it before watched
 		}
 		h.Log.Error().Str("session", f.scope.group.id).Bool("killed", f.killed).Msg("process that does not get to its exec")
 	}
@@ -257,28 +259,29 @@ func (h *Host) killSlowForks() {
 	}
 }
 
-// notYetExeced are the children of one of our threads, which forks into c, that the child reaper has not been told of.
+// notYetExeced returns the children that our thread tid is forking into c: those that the child reaper does not know
+// yet.
 func (c *Scope) notYetExeced(tid int) []int {
 	h := c.group.host
 	pids := procfs.ChildrenOfThread(h.pid, tid)
 	if !procfs.HaveChildren() {
-		pids = slices.DeleteFunc(procfs.ChildrenByScan(h.pid), func(pid int) bool { // orphans are among them
+		pids = slices.DeleteFunc(procfs.ChildrenByScan(h.pid), func(pid int) bool { // this list contains orphans too
 			return c.dir != "" && !c.contains(pid) || c.dir == "" && procfs.ReadMark(pid) != c.mark
 		})
 	}
 	return slices.DeleteFunc(pids, func(pid int) bool { return h.childReaper.child(pid) != nil })
 }
 
-// reservedThreads is how many of the user's processes we keep to ourselves where they are limited (ulimit -u), as far as that is
-// no more than a quarter of them. They are counted together, threads of ours with the sessions' processes, and a Go program
-// that cannot have a thread aborts: a session that forks too much would end all others.
+// reservedThreads is how many of the user's processes we reserve for ourselves if their number is limited (ulimit -u);
+// it is at most a quarter of them. The kernel counts our threads and the sessions' processes together. A Go program
+// that cannot make a thread aborts, so without the reserve a session that forks too much would end all others.
 const reservedThreads = 64
 
 func childProcessLimit() (l unix.Rlimit) {
 	if unix.Getrlimit(unix.RLIMIT_NPROC, &l) != nil || l.Cur == unix.RLIM_INFINITY {
 		return unix.Rlimit{}
 	}
-	if os.Geteuid() == 0 { // not limited in truth
+	if os.Geteuid() == 0 { // the kernel does not apply the limit to root
 		return unix.Rlimit{}
 	}
 	l.Cur -= min(l.Cur/4, reservedThreads)
@@ -286,15 +289,16 @@ func childProcessLimit() (l unix.Rlimit) {
 	return l
 }
 
-// preparedThreads are made before they are needed where processes are limited: Go never gives an idle one back. With them
-// the keeper gets by while it has the sessions' limit itself, in which moment it may not have another (inherit).
+// preparedThreads is how many threads we make in advance if processes are limited. Go keeps idle threads. While the
+// keeper has the sessions' lower limit itself, it may be unable to make a thread (see forkWithMark), and then it uses
+// these.
 const preparedThreads = 16
 
 func makeThreads() {
 	var have, ended sync.WaitGroup
 	have.Add(preparedThreads)
 	for range preparedThreads {
-		ended.Go(func() { // ends when all hold a thread at once; waited for here
+		ended.Go(func() { // ends when all goroutines hold a thread at the same time; makeThreads waits for it
 			runtime.LockOSThread()
 			defer runtime.UnlockOSThread()
 			have.Done()
@@ -304,21 +308,23 @@ func makeThreads() {
 	ended.Wait()
 }
 
-// limitProcesses gives a new child its limit of processes. What it had forked before keeps ours.
+// limitProcesses sets the child's limit of processes. Processes that the child has forked before keep our limit.
 func (h *Host) limitProcesses(pid int) {
 	if h.processLimit != (unix.Rlimit{}) {
 		_ = unix.Prlimit(pid, unix.RLIMIT_NPROC, &h.processLimit, nil)
 	}
 }
 
-// markLock is held for writing while our own limit of file locks is a scope's mark, and for reading by every other fork.
+// markLock is held for writing while our own limit of file locks is a scope's mark. Every other fork holds it for
+// reading.
 var markLock sync.RWMutex
 
-// forkWithMark makes the next fork's child begin with c's mark where that is all that keeps it together: set from outside
-// afterwards, it could come after the child's own first fork, which would then belong to nobody. The caller forks, and
-// calls giveBack at once.
+// forkWithMark ensures that the child of the next fork starts with c's mark if the mark alone connects the child with
+// its scope. If we set the mark afterwards, the child might already have forked, and its child would belong to no
+// scope. The caller forks and then calls giveBack at once.
 //
-// The same goes for the limit of processes (limitProcesses): a fork is counted against the limit of who forks.
+// forkWithMark also sets our own limit of processes if processes are limited (see limitProcesses), because the kernel
+// checks a fork against the limit of the process that forks.
 func forkWithMark(c *Scope) (giveBack func()) {
 	if c != nil && c.group.host.processLimit != (unix.Rlimit{}) {
 		markLock.Lock()
@@ -341,20 +347,22 @@ func forkWithMark(c *Scope) (giveBack func()) {
 	return setOwnMark(c, markLock.Unlock)
 }
 
-// ForkOutsideSessions calls fork, which starts a process that is of no session, and not this package's to wait for. At another moment it
-// could begin with a session's mark, be reaped as an orphan of it, and end with it.
+// ForkOutsideSessions calls fork, which starts a process that belongs to no session and that this package does not wait
+// for. At another moment the process could start with a session's mark, and the host would reap or kill it as an orphan
+// of that session.
 func ForkOutsideSessions(fork func() error) error {
 	defer forkWithMark(nil)()
 	return fork()
 }
 
-// setOwnMark is for who holds lending for writing, and gives it back with unlock.
+// setOwnMark gives this process c's mark. The caller holds markLock for writing. The returned function takes the mark
+// back and calls unlock.
 func setOwnMark(c *Scope, unlock func()) (giveBack func()) {
 	if c.dir != "" {
 		return unlock
 	}
 	var own unix.Rlimit
-	if unix.Prlimit(0, unix.RLIMIT_LOCKS, nil, &own) != nil || procfs.SetMark(0, c.mark) != nil { // admit tries once more
+	if unix.Prlimit(0, unix.RLIMIT_LOCKS, nil, &own) != nil || procfs.SetMark(0, c.mark) != nil { // Scope.register tries again
 		return unlock
 	}
 	return func() {
@@ -363,13 +371,11 @@ func setOwnMark(c *Scope, unlock func()) (giveBack func()) {
 	}
 }
 
-// clearSignalMask clears the thread's signal mask, which a child inherits, and
-// returns what puts it back. It is empty unless we were started with blocked
-// signals.
+// clearSignalMask clears the thread's signal mask, which a child inherits, and returns a function that restores it. The
+// mask is empty already unless we were started with blocked signals.
 //
-// A traced child is born with all blocked but the one that says its exec is
-// done: it would stop at any other, and before its exec this thread waits for
-// that, not for a stop.
+// A traced child starts with every signal blocked except SIGTRAP, which reports the end of its exec. Any other signal
+// would stop the child before its exec, and this thread waits there for the exec and not for a stop.
 func clearSignalMask(traced bool) (restore func()) {
 	var mask, old unix.Sigset_t
 	if traced {
@@ -385,22 +391,21 @@ func clearSignalMask(traced bool) (restore func()) {
 	return func() { _ = unix.PthreadSigmask(unix.SIG_SETMASK, &old, nil) }
 }
 
-// Pid stays readable after the end, but only for logs and answers.
+// Pid returns the child's pid, also after the child has ended. Then it may only be used in logs and answers.
 func (c *Child) Pid() int { return c.pid }
 
-// Pidfd is readable from the child's end on, which is a little before Exited
-// closes. It is valid until Close,
-// then -1.
+// Pidfd returns the child's pidfd, or -1 after Close. The pidfd becomes readable when the child ends, which is slightly
+// before Exited is closed.
 func (c *Child) Pidfd() int {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	return c.pidfd
 }
 
-// Exited closes when the child has been reaped and Status is known.
+// Exited returns a channel that is closed when the child has been reaped and Status is known.
 func (c *Child) Exited() <-chan struct{} { return c.exited }
 
-// Status is the zero Status until Exited is closed.
+// Status returns how the child ended. It returns the zero Status until Exited is closed.
 func (c *Child) Status() own.Status {
 	select {
 	case <-c.exited:
@@ -410,7 +415,7 @@ func (c *Child) Status() own.Status {
 	}
 }
 
-// Signal reaches this process or nobody: os.ErrProcessDone after its end.
+// Signal sends sig to this process and never to another one. It returns os.ErrProcessDone after the process has ended.
 func (c *Child) Signal(sig syscall.Signal) error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -424,18 +429,18 @@ func (c *Child) Signal(sig syscall.Signal) error {
 	return os.NewSyscallError("pidfd_send_signal", err)
 }
 
-// Close gives the descriptor back; it neither ends the child nor waits for it.
+// Close frees the pidfd. It neither ends the child nor waits for it.
 func (c *Child) Close() error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.closed = true
-	if c.reaped { // else the child reaper does, so that Signal works to the end
+	if c.reaped { // if not, the child reaper closes the pidfd, so that Signal works until the child ends
 		c.closePidfdLocked()
 	}
 	return nil
 }
 
-// closePidfdLocked: mu is held.
+// closePidfdLocked closes the pidfd. mu is held.
 func (c *Child) closePidfdLocked() {
 	if c.pidfd >= 0 {
 		unix.Close(c.pidfd)
@@ -453,7 +458,7 @@ func (c *Child) reap() bool {
 	switch {
 	case err == syscall.EINTR || (err == nil && pid == 0):
 		return false
-	case err != nil: // somebody else in this process waited for it: how it ended is lost
+	case err != nil: // other code in this process waited for it, so its exit status is lost
 		c.status = own.Status{Code: -1}
 	case ws.Signaled():
 		c.status = own.SignalStatus(ws.Signal())
@@ -471,7 +476,7 @@ func (c *Child) reap() bool {
 	return true
 }
 
-// whileUnreaped runs f while the pid is certainly this child's.
+// whileUnreaped runs f while the pid certainly belongs to this child.
 func (c *Child) whileUnreaped(f func() error) error {
 	c.mu.Lock()
 	defer c.mu.Unlock()

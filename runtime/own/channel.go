@@ -6,23 +6,23 @@ import (
 	"trl/runtime/descriptor"
 )
 
-// A ChannelKind of port.
+// A ChannelKind says which end of a Channel the shell uses.
 type ChannelKind int
 
 const (
 	OutPipe ChannelKind = iota // the shell writes
-	InPipe                     // the shell reads; nobody else may, see confinement.makeChannel
-	MemFile                    // both do both
+	InPipe                     // the shell reads, and no other process may, see confinement.makeChannel in runtime/host
+	MemFile                    // both sides read and write
 )
 
-// Channel is a pipe or a file that we hold, and that the session's shells open.
+// A Channel is a pipe or a file that we hold and that the session's shells open.
 type Channel struct {
-	R, W         int // our descriptors; a file is W, and its R is -1
-	HeldR, HeldW int // what the keeper calls them; -1: not held
-	FileNumber   int // the name in the session's Dir of what the shell opens
+	R, W         int // our descriptors; a MemFile has only W, and its R is -1
+	HeldR, HeldW int // the keeper's numbers for R and W; -1: the keeper does not hold that one
+	FileNumber   int // the name, in the session's Dir, of the end that the shell opens
 }
 
-// CloseChannels closes what Make gave, and nothing that is held.
+// CloseChannels closes our descriptors of the channels. The keeper still holds its own.
 func CloseChannels(all []Channel) {
 	for _, m := range all {
 		descriptor.Close(&m.R)
@@ -30,7 +30,8 @@ func CloseChannels(all []Channel) {
 	}
 }
 
-// MakeAnonymousChannels is Make for a group that is not Private: everything has a path below /proc as it is.
+// MakeAnonymousChannels is MakeChannels for a group that does not use FIFOs. Every pipe and file that it makes already
+// has a path below /proc.
 func MakeAnonymousChannels(g KeptGroup, kinds []ChannelKind, also ...int) (made []Channel, numbers []int, err error) {
 	defer func() {
 		if err != nil {

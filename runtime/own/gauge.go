@@ -10,22 +10,23 @@ import (
 	"trl/runtime/descriptor"
 )
 
-// Usage is what a group has used since it was made, and how often it came up against its limits.
+// Usage is what a group has used since it was made, and how often it reached its limits.
 type Usage struct {
 	CPU      time.Duration
-	Peak     int64 // most memory, file cache included, since Gauge.ResetPeak
-	OOMKills int64 // processes killed for want of memory
-	PIDHits  int64 // forks refused for want of pids
+	Peak     int64 // maximum memory since Gauge.ResetPeak, including the file cache
+	OOMKills int64 // processes killed because the group had no memory left
+	PIDHits  int64 // forks refused because the group had no pids left
 }
 
-// A Gauge reads meters. One goroutine at a time.
+// A Gauge reads meters. Only one goroutine at a time may use it.
 type Gauge struct {
-	CPU, peak, oom, pids int   // descriptors, -1 where there is none
-	Last                 Usage // what was read last, but for the peak
+	CPU, peak, oom, pids int   // descriptors; -1: there is none
+	Last                 Usage // the last result of Counters
 	buf                  [512]byte
 }
 
-// Files gives the gauge's descriptors away, for GaugeOf in another process, with the places that they have there.
+// Files gives up the gauge's descriptors. It returns them with their places in the Gauge, so that another process can
+// pass both to GaugeOf.
 func (g *Gauge) Files() (places, fds []int) {
 	for i, fd := range []*int{&g.CPU, &g.peak, &g.oom, &g.pids} {
 		if *fd >= 0 {
@@ -36,7 +37,7 @@ func (g *Gauge) Files() (places, fds []int) {
 	return places, fds
 }
 
-// Close lets go of the files. A nil Gauge has none.
+// Close closes the files. On a nil Gauge it does nothing.
 func (g *Gauge) Close() {
 	if g == nil {
 		return
@@ -49,7 +50,8 @@ func (g *Gauge) Close() {
 	}
 }
 
-// ResetPeak lets the peak begin anew, and reads the rest. In v2 that takes Linux 6.12; before, the peak is not told.
+// ResetPeak resets the peak and reads the other meters. With cgroup v2 this needs Linux 6.12; on older kernels the peak
+// is not reported from then on.
 func (g *Gauge) ResetPeak() Usage {
 	if g.peak >= 0 {
 		if _, err := descriptor.RetryEINTR(func() (int, error) { return unix.Pwrite(g.peak, []byte("0\n"), 0) }); err != nil {
@@ -60,7 +62,7 @@ func (g *Gauge) ResetPeak() Usage {
 	return g.Counters()
 }
 
-// Read reads all.
+// Read reads all meters.
 func (g *Gauge) Read() Usage {
 	u := g.Counters()
 	u.Peak = g.number(g.peak, "")
@@ -76,7 +78,7 @@ func (g *Gauge) Counters() Usage {
 	return g.Last
 }
 
-// number reads the one that stands behind key at the begin of a line of a small file; 0 where there is none.
+// number reads the number that follows key at the beginning of a line of a small file. It returns 0 if there is none.
 func (g *Gauge) number(fd int, key string) int64 {
 	if fd < 0 {
 		return 0
@@ -100,13 +102,13 @@ func (g *Gauge) number(fd int, key string) int64 {
 	return 0
 }
 
-// Meters are the files that tell a group's usage; "" where there is none. Files and not numbers, so that each command's
-// usage costs whoever runs it a few reads of 0.2 µs and no question to whoever keeps the processes.
+// Meters are the files with a group's usage; "" means that there is none. We use files and not numbers: a gateway then
+// needs a few reads of 0.2 µs for each command's usage, and no request to the keeper.
 type Meters struct {
 	CPU, Peak, OOM, PIDs string
 }
 
-// Open opens the meters that can be opened.
+// Open opens those meters that it can open.
 func (m Meters) Open() *Gauge {
 	open := func(path string, flags int) int {
 		if path == "" {
@@ -121,7 +123,7 @@ func (m Meters) Open() *Gauge {
 	return &Gauge{CPU: open(m.CPU, unix.O_RDONLY), peak: open(m.Peak, unix.O_RDWR), oom: open(m.OOM, unix.O_RDONLY), pids: open(m.PIDs, unix.O_RDONLY)}
 }
 
-// GaugeOf takes what Files gave.
+// GaugeOf returns a Gauge with the descriptors that Files returned.
 func GaugeOf(places, fds []int) *Gauge {
 	g := &Gauge{CPU: -1, peak: -1, oom: -1, pids: -1}
 	all := []*int{&g.CPU, &g.peak, &g.oom, &g.pids}

@@ -1,4 +1,4 @@
-// Package own says what a shell needs of the owner of its processes: interfaces, and the values that they pass.
+// Package own defines what a shell needs from the owner of its processes: interfaces, and the values that they use.
 package own
 
 import (
@@ -9,99 +9,109 @@ import (
 	"trl/protocol"
 )
 
-// ErrKeeperGone is what a Keeper answers when the process that owns all others has died, and every session with it.
+// ErrKeeperGone is the error of a Keeper whose process has died. All sessions have ended with it.
 var ErrKeeperGone = errors.New("keeper is gone")
 
-// A Keeper owns every process below trl, and holds for the gateway what must outlive it: descriptors. There are two: a
-// Host in this very process (Local), where nothing outlives anything, and the keeper process behind its socket
-// (runtime/keeper). What a Shell needs of either is below, and no more.
+// A Keeper owns every process below trl. It also holds descriptors for the gateway that must survive the gateway. There
+// are two implementations: a Host in this process (host.Local), which ends with it, and the keeper process behind its
+// socket (runtime/keeper). The interface contains only what a Shell needs.
 type Keeper interface {
-	// Isolation tells which way of keeping processes together is in force, and why that one.
+	// Isolation returns the tier that keeps processes together here, and why that one is used.
 	Isolation() (tier, why string)
-	// Tiers tells of all ways whether this machine has them, the surest first.
+	// Tiers returns for each tier whether this machine has it, the most reliable tier first.
 	Tiers() []TierReport
-	// Unenforceable tells which limits cannot be enforced, by their names on the wire, and why not.
+	// Unenforceable returns the limits that cannot be enforced, by their names on the wire, and why not.
 	Unenforceable() map[string]string
-	// Gone tells whether the keeper has died: what is not known by then of what ran will never be.
+	// Gone reports whether the keeper has died. If so, how a process ended will never be known if it is not known yet.
 	Gone() bool
-	// Group opens the place for a session's processes. Its owner ends it with Close.
+	// Group makes the group for a session's processes. Its owner ends it with Close.
 	Group(id string) (KeptGroup, error)
-	// StartSession is Group and a session's first process, in one round trip. Where it fails, nothing is left.
+	// StartSession makes the group and starts the session's first process, in one round trip. If it fails, nothing
+	// remains.
 	StartSession(id string, f StartRequest) (StartedSession, error)
-	// DescriptorsShort says that descriptors are short, here or where children are owned (DescriptorsShort), or that one was not to be had. It asks
-	// for more than what is at hand only where they seem to be.
+	// DescriptorsShort reports whether few descriptors are free in this process or in the process that owns the
+	// children, or whether one could not be had. It asks that process only if a cheap sign says that descriptors may be
+	// short.
 	DescriptorsShort() bool
-	// KillOrphans ends what escaped from sessions that are gone, and returns how many that were.
+	// KillOrphans kills processes that escaped from sessions that are gone, and returns how many it killed.
 	KillOrphans(live func(sessionID string) bool) int
 }
 
-// StartRequest is what a session begins with.
+// StartRequest describes the start of a session.
 type StartRequest struct {
-	Shell  Spec // in a scope of its own
+	Shell  Spec // starts in a scope of its own
 	Limits protocol.Limits
-	// Parallel does what the process need not wait for: with a keeper, while that is at work. What it asks of the group is
-	// done after, or refused where there is none in the end; then StartSession says why. An id that is in use already is a mistake
-	// that it is not protected from.
+	// Parallel does the work that the start of the process does not depend on. With a keeper it runs while the keeper
+	// works. The keeper handles its requests about the group after the start. If the start fails, the keeper refuses
+	// them, and StartSession returns the reason. The caller must not use an id that is in use already; StartSession
+	// does not protect the existing group.
 	Parallel func(KeptGroup) error
 }
 
-// StartedSession is what came of a StartRequest.
+// StartedSession is the result of StartSession.
 type StartedSession struct {
 	Group KeptGroup
 	Scope KeptScope
 	Child KeptChild
 }
 
-// KeptGroup is one session's processes and what is held for it. See Group.
+// KeptGroup is the processes of one session, and the descriptors that are held for it. See host.Group.
 type KeptGroup interface {
 	NewScope() (KeptScope, error)
-	// Limit is called before anything of the user's runs, and once. A *LimitError: not here.
+	// Limit limits the group. It is called once, before anything of the user's runs. A *LimitError says that the limit
+	// cannot be enforced here.
 	Limit(l protocol.Limits) error
-	// Gauge opens the meters of its usage, for the caller to close; asked for after Limit.
+	// Gauge opens the meters of the group's usage; the caller closes it. It is called after Limit.
 	Gauge() *Gauge
-	// Dir is where the session's shells find what Make made, by its number there: /proc/PID/fd, or a confinement's directory.
+	// Dir returns the directory in which the session's shells find channels and held descriptors by their numbers:
+	// /proc/PID/fd, or the session's FIFO directory.
 	Dir() string
-	// UsesFIFOs: nothing else can be opened by the shells, so also what nobody needs after us is made by Make.
+	// UsesFIFOs reports whether the shells can open only what MakeChannels makes. If so, MakeChannels also makes what
+	// need not survive us.
 	UsesFIFOs() bool
-	// MakeChannels makes what the shells open, and holds it beside also as Hold does, in one go. The descriptors are the caller's.
+	// MakeChannels makes the channels that the shells open, and holds them and also, as Hold does, in one request. The
+	// caller owns the descriptors.
 	MakeChannels(kinds []ChannelKind, also ...int) (made []Channel, numbers []int, err error)
-	// Hold keeps descriptors beyond our own end, until Drop or DropAll. The descriptors given stay the caller's.
+	// Hold keeps descriptors open beyond the end of this process, until Drop or DropAll. The caller keeps its own
+	// descriptors.
 	Hold(fds ...int) (numbers []int, err error)
 	Drop(numbers ...int)
-	// WriteHeld writes to a file that is held, and PunchHeld gives back the memory of a part of one: for who has closed its
-	// own descriptor. Neither waits, and what fails is not told.
+	// WriteHeld writes to a held file, and PunchHeld frees the memory of a part of one. They are for callers that have
+	// closed their own descriptor. Neither waits, and neither reports an error.
 	WriteHeld(number int, p []byte, at int64)
 	PunchHeld(number int, from, to int64)
-	// HeldElsewhere tells whether another process holds what is held: what the shells open need not be open here.
+	// HeldElsewhere reports whether another process holds the descriptors. If so, this process need not keep the
+	// shells' channels open.
 	HeldElsewhere() bool
-	// Enterable says whether the session's shells may enter a directory. It waits for a bounded time, so nobody calls it who
-	// has the shell's turn.
+	// Enterable returns an error if the session's shells may not enter a directory. It may wait, for a bounded time, so
+	// it must not be called by the goroutine that has the shell's turn.
 	Enterable(dir string) error
-	// Cwd is where one of the session's processes is, "" when that cannot be known.
+	// Cwd returns the working directory of one of the session's processes, or "" if it is not known.
 	Cwd(pid int) string
-	// ReleaseConfinement says that nothing will run in the session any more: after Close.
+	// ReleaseConfinement ends the session's confinement. It is called after Close, when nothing will run in the session
+	// any more.
 	ReleaseConfinement()
-	// DropAll forgets everything held, and with it the group: the last call, after Close.
+	// DropAll drops all held descriptors and the group. It is the last call, after Close.
 	DropAll()
 	Members() []int
 	Signal(sig syscall.Signal, except ...int)
 	Close(ctx context.Context) error
 }
 
-// KeptScope is what one command started. See Scope.
+// KeptScope is the processes that one command started. See host.Scope.
 type KeptScope interface {
-	Number() int // within its group, never given twice
+	Number() int // unique within its group, also after the scope was removed
 	Spawn(s Spec) (KeptChild, error)
-	AddChild(pid int) error      // one of the group's own children
-	AddForkedCopy(pid int) error // what such a child has forked and holds at a gate
+	AddChild(pid int) error      // pid is one of the group's own children
+	AddForkedCopy(pid int) error // pid was forked by such a child, which holds it at a gate
 	MembersExcept(shell int) []int
 	Signal(sig syscall.Signal, shell int)
-	SignalSome(sig syscall.Signal, pids ...int) // those that are in the scope
+	SignalSome(sig syscall.Signal, pids ...int) // signals those that are in the scope
 	Kill(shell int) error
 	Remove() bool
 }
 
-// KeptChild is one process that was started for us. See Child.
+// KeptChild is one process that the keeper started for us. See host.Child.
 type KeptChild interface {
 	Pid() int
 	Pidfd() int
@@ -111,17 +121,17 @@ type KeptChild interface {
 	Close() error
 }
 
-// HeldSession is what a keeper still has of a session whose gateway ended.
+// HeldSession is what a keeper still holds of a session after its gateway ended.
 type HeldSession struct {
 	ID       string
 	Group    KeptGroup
 	Scopes   map[int]KeptScope // by number
-	Children map[int]KeptChild // by pid; those that ended meanwhile too, with their status
-	Held     map[int]int       // our new descriptor, by the keeper's number
+	Children map[int]KeptChild // by pid; also those that have ended meanwhile, with their status
+	Held     map[int]int       // our new descriptors, by the keeper's numbers
 }
 
-// The directory of a group that UsesFIFOs has a startup file for zsh, the same for all terminals of the session. zsh reads it first when
-// that directory is its ZDOTDIR.
+// The directory of a group that uses FIFOs contains a startup file for zsh, which is the same for all terminals of the
+// session. zsh reads it first if that directory is its ZDOTDIR.
 const (
 	ZshenvName = ".zshenv"
 	Zshenv     = `. "$TRL_ZSHENV"` + "\n"
