@@ -17,7 +17,7 @@ import (
 	"trl/runtime/procfs"
 )
 
-// below makes a cgroup in the scope's.
+// below makes a cgroup in the scope's cgroup.
 func below(t *testing.T, c *Scope, name string) string {
 	t.Helper()
 	dir := filepath.Join(c.dir, name)
@@ -36,7 +36,7 @@ func cgroupHost(t *testing.T) *Host {
 	return h
 }
 
-// newEmptyCheck is what a gateway has of the scope.
+// newEmptyCheck returns the EmptyCheck that a gateway would have for the scope.
 func newEmptyCheck(t *testing.T, c *Scope) *EmptyCheck {
 	t.Helper()
 	list, err := c.OpenPIDList()
@@ -59,7 +59,7 @@ func TestCgroupsBelowACellBelongToIt(t *testing.T) {
 	m := testkit.Marker()
 	dir := below(t, c, "x")
 	sh.run("sh -c 'echo $$ > " + dir + "/cgroup.procs; exec sleep " + m + "'&")
-	testkit.Eventually(t, "it is there", func() bool { return len(cgroup.PidsBelow(dir)) == 1 && len(testkit.Alive(m)) == 1 }) // past its exec
+	testkit.Eventually(t, "it is there", func() bool { return len(cgroup.PidsBelow(dir)) == 1 && len(testkit.Alive(m)) == 1 }) // after its exec
 	if g.ShellAlone(sh.Pid()) || g.ShellAlone(0) {
 		t.Error("the empty check sees nobody")
 	}
@@ -77,7 +77,7 @@ func TestCgroupsBelowACellBelongToIt(t *testing.T) {
 	}
 }
 
-// What is in a threaded cgroup is in the list of the scope, too.
+// The scope's list also contains the processes of a threaded cgroup.
 func TestThreadedCgroupBelowACell(t *testing.T) {
 	h := cgroupHost(t)
 	_, c := newGroup(t, h)
@@ -97,7 +97,7 @@ func TestThreadedCgroupBelowACell(t *testing.T) {
 	}
 }
 
-// A session of root's can leave its cgroup; it cannot leave the keeper.
+// A session of root's can leave its cgroup, but its processes still end with the host.
 func TestWhatLeftItsCgroupEndsWithTheHost(t *testing.T) {
 	testkit.StartsProcesses(t)
 	if os.Geteuid() != 0 {
@@ -115,7 +115,7 @@ func TestWhatLeftItsCgroupEndsWithTheHost(t *testing.T) {
 	m := testkit.Marker()
 	sh.run("sh -c 'echo $$ > " + outside + "; exec env -i setsid prlimit --locks=5: sh -c \"sleep " + m + " & sleep " + m + "\"' >/dev/null 2>&1 &")
 	testkit.Eventually(t, "it has shed all", func() bool { return len(testkit.Alive(m)) == 3 && len(g.Members()) == 1 })
-	sh.run("echo $$ > " + outside) // the shell itself, too
+	sh.run("echo $$ > " + outside) // the shell leaves its cgroup too
 	if err := g.Close(t.Context()); err != nil {
 		t.Errorf("a shell that left its cgroup: %v", err)
 	}

@@ -27,7 +27,7 @@ import (
 // forever is longer than any test.
 const forever = time.Hour
 
-// soon fails the test, after it has called release, when f hangs.
+// soon runs f. If f hangs, soon calls release and fails the test.
 func soon(t *testing.T, what string, release func(), f func()) {
 	t.Helper()
 	done := make(chan struct{})
@@ -41,7 +41,7 @@ func soon(t *testing.T, what string, release func(), f func()) {
 	}
 }
 
-// begins starts a process of c in dir; its error comes on the channel.
+// begins starts a process of c in dir. The channel gets the error of the start.
 func begins(h *Host, c *Scope, dir string) <-chan error {
 	end := make(chan error, 1)
 	go func() {
@@ -89,7 +89,7 @@ func TestDirectoryThatDoesNotAnswer(t *testing.T) {
 	})
 }
 
-// Nobody waits for longer than chdirTimeout, and a session has one thread at most that does.
+// No caller waits for longer than chdirTimeout, and at most one thread per session waits for a directory.
 func TestPatienceWithADirectory(t *testing.T) {
 	h := testHost(t, "auto")
 	h.chdirTimeout = 20 * time.Millisecond
@@ -107,7 +107,7 @@ func TestPatienceWithADirectory(t *testing.T) {
 	if n := len(h.chdirSlots); n != 1 {
 		t.Errorf("%d threads", n)
 	}
-	for range maxChdirThreads - 1 { // as of others
+	for range maxChdirThreads - 1 { // these stand for the threads of other sessions
 		h.chdirSlots <- struct{}{}
 	}
 	other, err := h.NewGroup("s-other")
@@ -128,10 +128,10 @@ func TestPatienceWithADirectory(t *testing.T) {
 	}
 }
 
-// A child's directory is its own, and no thread of ours stays there.
+// A child gets a directory of its own, and no thread of ours stays there.
 func TestDirectoryOfAChild(t *testing.T) {
 	dirs := []string{t.TempDir()}
-	if dir, err := os.MkdirTemp("/dev/shm", "trl-test-"); err == nil { // on no disk, and so perhaps not prompt
+	if dir, err := os.MkdirTemp("/dev/shm", "trl-test-"); err == nil { // on no disk, so openCached normally does not open it
 		t.Cleanup(func() { _ = os.Remove(dir) })
 		dirs = append(dirs, dir)
 	}
@@ -165,7 +165,8 @@ func TestDirectoryOfAChild(t *testing.T) {
 	})
 }
 
-// freezer freezes a cgroup that the session's are in, so that what is born there does not get to its exec.
+// freezer freezes the cgroup that contains the sessions' cgroups, so that a process which starts there does not get to
+// its exec.
 func freezer(t *testing.T, h *Host) (thaw func()) {
 	t.Helper()
 	if h.root == nil {
@@ -182,7 +183,7 @@ func freezer(t *testing.T, h *Host) (thaw func()) {
 	return thaw
 }
 
-// hanging: a fork into the group is under way and does not end by itself.
+// hanging reports whether a fork into the group is under way and does not end by itself.
 func hanging(g *Group) bool {
 	if g.forkMu.TryLock() {
 		g.forkMu.Unlock()
@@ -219,7 +220,7 @@ func TestForkThatHangsIsKilled(t *testing.T) {
 	})
 	thaw()
 	h.slowForks.mu.Lock()
-	h.forkTimeout = forever // on a busy machine a start may take longer than that
+	h.forkTimeout = forever // on a busy machine a start may take longer than the short timeout
 	h.slowForks.mu.Unlock()
 	if err := <-begins(h, c, "/"); err != nil {
 		t.Error(err)
@@ -244,7 +245,7 @@ func TestSessionThatFreezesItself(t *testing.T) {
 	})
 }
 
-// The collector stops all threads, and would wait for the one that forks.
+// The collector stops all threads. Without CollectBetweenForks it would wait for the thread that forks.
 func TestForkThatHangsWhileGarbageIsCollected(t *testing.T) {
 	h := testHost(t, "auto")
 	freezer(t, h)()
@@ -252,7 +253,7 @@ func TestForkThatHangsWhileGarbageIsCollected(t *testing.T) {
 	defer cancel()
 	cmd := exec.CommandContext(ctx, os.Args[0], "awkward", "garbage", testkit.Marker())
 	cmd.Stderr = os.Stderr
-	cmd.WaitDelay = time.Second // what it forked may have its stdout
+	cmd.WaitDelay = time.Second // a process that it forked may hold its stdout
 	text, err := cmd.Output()
 	if want := unix.ETIMEDOUT.Error() + " <nil>\n"; err != nil || !strings.HasSuffix(string(text), want) {
 		t.Errorf("%q, %v", text, err)

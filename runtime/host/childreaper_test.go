@@ -14,12 +14,13 @@ import (
 	"trl/runtime/procfs"
 )
 
-// What other code in this process starts with os/exec keeps its exit status,
-// also while orphans are being reaped all the time.
+// A process that other code in this process starts with os/exec keeps its exit status, even while orphans are being
+// reaped all the time.
 func TestStrangersAreNotStolen(t *testing.T) {
 	eachTier(t, func(t *testing.T, h *Host) {
 		g, c := newGroup(t, h)
-		// Orphans all the while; how a storm of them is ended is TestNothingSurvivesAKill's question.
+		// This shell makes orphans all the time. How a storm of them is killed is the subject of
+		// TestNothingSurvivesAKill.
 		spawn(t, h, c, nil, "/bin/sh", "-c", "while :; do (setsid sleep 0.01 &); sleep 0.005; done")
 		var all sync.WaitGroup
 		for i := range 4 {
@@ -33,7 +34,7 @@ func TestStrangersAreNotStolen(t *testing.T) {
 				}
 			})
 		}
-		// One that is slow to wait, without a session of its own.
+		// The caller waits late for this process, which has no process session of its own.
 		slow := exec.Command("/bin/sh", "-c", "exit 8")
 		if err := slow.Start(); err != nil {
 			t.Fatal(err)
@@ -51,7 +52,7 @@ func TestStrangersAreNotStolen(t *testing.T) {
 	})
 }
 
-// An orphan of one of our sessions is reaped at once, and counted.
+// An orphan of one of our sessions is reaped at once and counted.
 func TestOrphansAreReaped(t *testing.T) {
 	eachTier(t, func(t *testing.T, h *Host) {
 		_, c := newGroup(t, h)
@@ -63,7 +64,7 @@ func TestOrphansAreReaped(t *testing.T) {
 	})
 }
 
-// Nobody waits for what an os/exec child leaves behind: we do, after a while.
+// No code waits for an orphan that an os/exec child leaves. The child reaper reaps it after a while.
 func TestZombiesOfUnknownOriginAreReaped(t *testing.T) {
 	h := testHost(t, "none")
 	if err := exec.Command("/bin/sh", "-c", "setsid sleep 0.01 &").Run(); err != nil {
@@ -72,8 +73,8 @@ func TestZombiesOfUnknownOriginAreReaped(t *testing.T) {
 	testkit.Eventually(t, "it was reaped", func() bool { return testutil.ToFloat64(h.Metrics.ZombiesReaped) == 1 })
 }
 
-// A child of ours is noticed although a zombie that is not ours to take stands
-// before it in the kernel's list.
+// The child reaper notices a child of ours even if a zombie that it may not reap comes before the child in the kernel's
+// list.
 func TestChildBehindAStrangersZombie(t *testing.T) {
 	h := testHost(t, "auto")
 	slow := exec.Command("/bin/true")
@@ -90,12 +91,12 @@ func TestChildBehindAStrangersZombie(t *testing.T) {
 	}
 }
 
-// A child that is handed over has not been reaped: the successor would wait for it without end.
+// A child that is handed over has not been reaped. Otherwise the successor would wait for it forever.
 func TestNobodyIsReapedDuringAHandover(t *testing.T) {
 	eachTier(t, func(t *testing.T, h *Host) {
 		_, c := newGroup(t, h)
 		done := make(chan struct{})
-		go func() { // ends with its trials
+		go func() { // ends when its trials are done
 			defer close(done)
 			for range max(200, 10*trials()) {
 				child := spawn(t, h, c, nil, "/bin/true")
@@ -122,7 +123,7 @@ func TestNobodyIsReapedDuringAHandover(t *testing.T) {
 				}
 				return nil
 			})
-			time.Sleep(time.Millisecond) // the child reaper works, too
+			time.Sleep(time.Millisecond) // gives the child reaper time to work
 		}
 	})
 }

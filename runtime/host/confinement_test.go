@@ -18,7 +18,7 @@ import (
 	"trl/runtime/procfs"
 )
 
-// otherHost is a host whose sessions are not as free as we are.
+// otherHost returns a host whose sessions are restricted more than this process.
 func otherHost(t testing.TB, c Config) *Host {
 	t.Helper()
 	if c.SessionUser != nil && os.Geteuid() != 0 {
@@ -48,7 +48,8 @@ func otherHost(t testing.TB, c Config) *Host {
 	return h
 }
 
-// TestSessionUserOfARange: one number a session, kept through a new group, and not given out again before ReleaseConfinement.
+// TestSessionUserOfARange checks that each session gets one number, keeps it in a new group, and that no other session
+// gets it before ReleaseConfinement.
 func TestSessionUserOfARange(t *testing.T) {
 	testkit.StartsProcesses(t)
 	h := otherHost(t, Config{SessionUser: &confine.Account{Text: "64200-64201", UID: 64200, GID: 64200, Last: 64201}})
@@ -88,7 +89,7 @@ func TestSessionUserOfARange(t *testing.T) {
 	if again := group("a"); again.confinement.uid != uid {
 		t.Errorf("it had %d, and has %d", uid, again.confinement.uid)
 	} else {
-		h.ReleaseConfinement("a") // its group is there still
+		h.ReleaseConfinement("a") // its group still exists
 		if _, err := h.NewGroup("c"); err == nil {
 			t.Error("a number of somebody who is there")
 		}
@@ -138,7 +139,7 @@ func TestMarkOfAnotherUserDoesNotCount(t *testing.T) {
 	}
 }
 
-// Whatever it hides, it has the number.
+// A process may hide every other sign of its session, but it has the session's user number.
 func TestUsersOwnNumberEndsWithItsSession(t *testing.T) {
 	testkit.StartsProcesses(t)
 	h := otherHost(t, Config{Isolation: "none", SessionUser: &confine.Account{Text: "64200-64201", UID: 64200, GID: 64200, Last: 64201}})

@@ -15,11 +15,11 @@ import (
 	"trl/runtime/cgroup"
 )
 
-// nobody is an ordinary user's number on every machine.
+// nobody is the number of an ordinary user on every machine.
 const nobody = 65534
 
-// An ordinary user to whom a cgroup was given, as systemd does with Delegate=yes, has the surest tier. Root makes one,
-// and runs the tests of that tier in it as somebody else.
+// An ordinary user with a delegated cgroup (Delegate=yes in systemd) gets tier "cgroup". Root delegates a cgroup here
+// and runs the tests of that tier in it as an ordinary user.
 func TestDelegatedCgroup(t *testing.T) {
 	testkit.StartsProcesses(t)
 	if os.Getuid() != 0 {
@@ -51,7 +51,7 @@ func TestDelegatedCgroup(t *testing.T) {
 
 	tests := "^(TestIsolation|TestNothingSurvivesAKill|TestJobOfAnEarlierCellSurvives|TestGroupsLeaveNothing|TestOnlyDeadInstancesAreCleanedUp)$/^cgroup$"
 	c := exec.Command(publicCopy(t), "-test.run="+tests, "-test.v", "-test.timeout=10m",
-		fmt.Sprint("-test.short=", !testkit.Soak)) // root runs the same tests at their usual length
+		fmt.Sprint("-test.short=", !testkit.Soak)) // short, because root runs the same tests at their usual length
 	c.Dir = "/"
 	c.Env = append(os.Environ(), "GORACE=atexit_sleep_ms=0", "HOME=/")
 	c.SysProcAttr = &syscall.SysProcAttr{UseCgroupFD: true, CgroupFD: fd, Credential: &syscall.Credential{Uid: nobody, Gid: nobody}}
@@ -64,7 +64,8 @@ func TestDelegatedCgroup(t *testing.T) {
 	}
 }
 
-// publicCopy is this program where everybody can reach it: go test builds in a directory of its own.
+// publicCopy returns the path of a copy of this program that every user can reach. go test builds the program in a
+// private directory.
 func publicCopy(t *testing.T) string {
 	dir, err := os.MkdirTemp("/tmp", "trl-test")
 	if err != nil {
@@ -82,7 +83,7 @@ func publicCopy(t *testing.T) string {
 	if err := os.WriteFile(path, program, 0o755); err != nil {
 		t.Fatal(err)
 	}
-	if err := os.Chmod(path, 0o755); err != nil { // whatever the umask
+	if err := os.Chmod(path, 0o755); err != nil { // sets the mode whatever the umask is
 		t.Fatal(err)
 	}
 	return path

@@ -12,8 +12,8 @@ import (
 	"trl/runtime/confine"
 )
 
-// TestPortsOfDeadKeepersAreRemoved: the next start removes the directory of ports, and the mounts below it, of a keeper that was
-// killed, and leaves alone that of a living one, and one without a lock.
+// TestPortsOfDeadKeepersAreRemoved checks that the next start removes the FIFO directory of a killed keeper and the
+// mounts below it. It leaves alone the directory of a living keeper and a directory without a lock.
 func TestPortsOfDeadKeepersAreRemoved(t *testing.T) {
 	testkit.StartsProcesses(t)
 	if err := confine.Landlock(); err != nil {
@@ -33,7 +33,7 @@ func TestPortsOfDeadKeepersAreRemoved(t *testing.T) {
 	}
 	dir = strings.TrimSuffix(dir, "\n")
 	mounted := isMounted(dir)
-	unlocked := filepath.Join(filepath.Dir(dir), fifoDirName(NewInstance())) // as a build without locks makes it
+	unlocked := filepath.Join(filepath.Dir(dir), fifoDirName(NewInstance())) // builds without locks made such directories
 	if err := makeDir(unlocked, false); err != nil {
 		t.Fatal(err)
 	}
@@ -51,7 +51,7 @@ func TestPortsOfDeadKeepersAreRemoved(t *testing.T) {
 		t.Fatalf("nothing was left to remove: %v", err)
 	}
 	testHost(t, "none")
-	testkit.Eventually(t, "the dead keeper's are removed", func() bool { // by another trl perhaps, which may not have finished
+	testkit.Eventually(t, "the dead keeper's are removed", func() bool { // another trl may be removing it and may not have finished
 		_, err := os.Lstat(dir)
 		return os.IsNotExist(err)
 	})

@@ -14,8 +14,8 @@ import (
 	"trl/runtime/procfs"
 )
 
-// A shell that goes on while its job is still stopped would take the terminal from it. This one looks, as soon as it goes on, at
-// the last of many that it has started.
+// A shell that continues while its job is still stopped would take the terminal from the job. As soon as this shell
+// continues, it checks the last of the many processes that it has started.
 func TestPauseResumesChildrenFirst(t *testing.T) {
 	h := testHost(t, "none")
 	_, c := newGroup(t, h)
@@ -43,7 +43,8 @@ func TestPauseResumesChildrenFirst(t *testing.T) {
 	}
 }
 
-// A process that is not a child of the session's shell is not put into a scope of the session, whatever the session says.
+// A process that is not a child of the session's shell is not moved into a scope of the session, whatever the session
+// says.
 func TestCopyThatIsNotTheShells(t *testing.T) {
 	eachTier(t, func(t *testing.T, h *Host) {
 		_, c := newGroup(t, h)

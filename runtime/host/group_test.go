@@ -21,7 +21,7 @@ import (
 	"trl/runtime/procfs"
 )
 
-// trials of each adversary: each is at another moment of it. make test-soak has many.
+// trials returns how often each adversary is killed, each time at another moment. make test-soak runs many trials.
 func trials() int {
 	switch {
 	case testkit.Soak:
@@ -41,10 +41,10 @@ func TestNothingSurvivesAKill(t *testing.T) {
 					g, c := newGroup(t, h)
 					m := testkit.Marker()
 					spawnAwkward(t, h, c, mode, m)
-					if mode != "leave" { // its one process may not have come up again yet
+					if mode != "leave" { // its only process may not have started again yet
 						testkit.Eventually(t, "it can be seen", func() bool { return len(g.Members()) > 0 })
 					}
-					time.Sleep(time.Duration(i*20/trials()) * time.Millisecond) // another moment of the storm each time
+					time.Sleep(time.Duration(i*20/trials()) * time.Millisecond) // another moment of the fork storm in each trial
 					begin := time.Now()
 					if i%2 == 0 {
 						if err := c.Kill(0); err != nil {
@@ -80,8 +80,8 @@ func TestNothingSurvivesAKill(t *testing.T) {
 	})
 }
 
-// shellIn is a shell that runs each line it is given, in the scope that it is in
-// then, and says when it has.
+// A shellIn is a shell that runs each line it gets, in the scope that it is in at that time, and reports when the line
+// has ended.
 type shellIn struct {
 	*Child
 	t    testing.TB
@@ -110,7 +110,7 @@ func openShellIn(t testing.TB, h *Host, c *Scope) *shellIn {
 	return &shellIn{child, t, w, r}
 }
 
-// run returns the line that the command printed.
+// run returns the line that text printed.
 func (s *shellIn) run(text string) string {
 	s.t.Helper()
 	fmt.Fprintf(s.in, "%s\necho\n", text)
@@ -154,7 +154,7 @@ func TestJobOfAnEarlierCellSurvives(t *testing.T) {
 			if c2.Remove() {
 				t.Fatal("a scope with processes was removed")
 			}
-			if err := c2.Kill(sh.Pid()); err != nil { // around the shell, which is still in it
+			if err := c2.Kill(sh.Pid()); err != nil { // the shell is still in the scope, so the others are killed one by one
 				t.Fatal(err)
 			}
 			if pids := testkit.Alive(late); len(pids) > 0 {
@@ -212,7 +212,7 @@ func TestMarkTakenOffDoesNotHelp(t *testing.T) {
 	m := testkit.Marker()
 	sh.run("ulimit -S -x unlimited 2>/dev/null || prlimit --locks=unlimited --pid $$; (setsid sleep " + m + " & sleep " + m + " &) ; sleep " + m + " &")
 	testkit.Eventually(t, "three run", func() bool { return len(testkit.Alive(m)) == 3 })
-	// One look may miss a process whose parent ends at that moment.
+	// One walk may miss a process whose parent ends at that moment.
 	testkit.Eventually(t, "all three are found", func() bool { return len(c.MembersExcept(sh.Pid())) == 3 })
 	if err := g.Close(context.Background()); err != nil {
 		t.Fatal(err)
@@ -222,8 +222,7 @@ func TestMarkTakenOffDoesNotHelp(t *testing.T) {
 	}
 }
 
-// Where limits leave no room for marks, ancestry, process session and start time
-// keep scopes apart.
+// If the limit of file locks leaves no room for marks, ancestry, process session and start time tell scopes apart.
 func TestCellsWithoutMarks(t *testing.T) {
 	testkit.StartsProcesses(t)
 	if os.Getenv("TRL_TEST_NO_MARKS") == "" {
@@ -260,7 +259,7 @@ func TestCellsWithoutMarks(t *testing.T) {
 	}
 }
 
-// A context that is over does not spare the session.
+// Close kills the session even if its context is done.
 func TestCloseKillsAtOnce(t *testing.T) {
 	eachTier(t, func(t *testing.T, h *Host) {
 		g, c := newGroup(t, h)
@@ -321,7 +320,7 @@ func TestCloseTwiceAndConcurrently(t *testing.T) {
 func TestCloseHonoursItsContext(t *testing.T) {
 	eachTier(t, func(t *testing.T, h *Host) {
 		g, _ := newGroup(t, h)
-		g.closeSlot <- struct{}{} // another Close hangs
+		g.closeSlot <- struct{}{} // stands for another Close that hangs
 		ctx, cancel := context.WithTimeout(context.Background(), 10*time.Millisecond)
 		defer cancel()
 		if err := g.Close(ctx); err != context.DeadlineExceeded {
@@ -331,7 +330,7 @@ func TestCloseHonoursItsContext(t *testing.T) {
 	})
 }
 
-// A start that races with Close either fails or is ended by it.
+// A start that races with Close either fails or is killed by it.
 func TestStartsRacingWithClose(t *testing.T) {
 	eachTier(t, func(t *testing.T, h *Host) {
 		for range trials() {
@@ -447,7 +446,7 @@ func BenchmarkOthersEmpty(b *testing.B) {
 			h := benchHost(b, tier)
 			_, c := newGroup(b, h)
 			sh := openShellIn(b, h, c)
-			for range 100 { // idle neighbours must not matter
+			for range 100 { // idle sessions must not make it slower
 				_, other := newGroup(b, h)
 				spawn(b, h, other, nil, "/bin/sleep", "60")
 			}
@@ -510,7 +509,8 @@ func benchHost(b *testing.B, tier string) *Host {
 	return testHost(b, tier)
 }
 
-// What a session's shell costs, less what the shell itself does: its group, its process, and the end of both.
+// BenchmarkGroupCycle measures what trl adds to a session's shell: making its group, starting its process, and ending
+// both.
 func BenchmarkGroupCycle(b *testing.B) {
 	for _, tier := range TierNames {
 		b.Run(tier, func(b *testing.B) {

@@ -47,7 +47,7 @@ func TestIsolation(t *testing.T) {
 	}
 }
 
-// Close ends every session that is left.
+// Close ends every session that exists.
 func TestHostCloseEndsAll(t *testing.T) {
 	eachTier(t, func(t *testing.T, h *Host) {
 		m := testkit.Marker()

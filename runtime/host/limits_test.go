@@ -19,7 +19,7 @@ import (
 	"trl/runtime/own"
 )
 
-// TestBoundBeforeTheFirstInstruction: until it is bound, a child does nothing at all.
+// TestBoundBeforeTheFirstInstruction checks that a child runs no instruction before its limits are set.
 func TestBoundBeforeTheFirstInstruction(t *testing.T) {
 	testkit.StartsProcesses(t)
 	if err := canTrace(); err != nil {
@@ -69,7 +69,7 @@ func TestLimitsOfADeadInstanceAreRemoved(t *testing.T) {
 	}
 	dir := filepath.Join(y.Dir, "trl-1-0badcafe")
 	lock := -1
-	testkit.Eventually(t, "a living instance", func() bool { // until it is locked, any trl that starts beside us may take it for dead
+	testkit.Eventually(t, "a living instance", func() bool { // until the instance is locked, another trl that starts at the same time may take it for dead
 		if err := os.Mkdir(dir, 0o755); err != nil && !os.IsExist(err) {
 			t.Fatal(err)
 		}
@@ -93,7 +93,7 @@ func TestLimitsOfADeadInstanceAreRemoved(t *testing.T) {
 	}
 	unix.Close(lock)
 	testHost(t, "auto")
-	testkit.Eventually(t, "nothing of the dead instance", func() bool { // if by another trl, which may not have finished
+	testkit.Eventually(t, "nothing of the dead instance", func() bool { // another trl may be removing it and may not have finished
 		_, err := os.Stat(dir)
 		return os.IsNotExist(err) && len(testkit.Alive(m)) == 0
 	})

@@ -25,7 +25,7 @@ func TestMain(m *testing.M) {
 	testkit.Main(m)
 }
 
-// actInstance is another trl, with a session in which something runs.
+// actInstance acts as another trl with a session in which a process runs.
 func actInstance(marker string) {
 	h, err := NewHost(Config{Isolation: "cgroup", Metrics: metrics.New(prometheus.NewRegistry()), Log: zerolog.Nop()})
 	if err != nil {
@@ -42,7 +42,7 @@ func actInstance(marker string) {
 	testkit.AwkwardStays()
 }
 
-// actFIFOs is another trl, with a session that has a directory of FIFOs.
+// actFIFOs acts as another trl with a session that has a FIFO directory.
 func actFIFOs() {
 	h, err := NewHost(Config{Isolation: "none", WritableDirs: []string{"/"}, Metrics: metrics.New(prometheus.NewRegistry()), Log: zerolog.Nop()})
 	if err != nil {
@@ -55,13 +55,13 @@ func actFIFOs() {
 	testkit.AwkwardStays()
 }
 
-// actGarbage is a fork that hangs in a frozen cgroup, and garbage to collect meanwhile.
+// actGarbage makes a fork hang in a frozen cgroup and makes garbage to collect meanwhile.
 func actGarbage() {
 	h, err := NewHost(Config{Isolation: "cgroup", Metrics: metrics.New(prometheus.NewRegistry()), Log: zerolog.Nop()})
 	if err != nil {
 		panic(err)
 	}
-	live = make([]*byte, 16<<20) // begins a collection, which takes a while
+	live = make([]*byte, 16<<20) // starts a collection, which takes a while
 	go h.CollectBetweenForks()()
 	h.forkTimeout = 3 * gcInterval
 	g, _ := h.NewGroup("s-1")
@@ -87,10 +87,10 @@ var (
 	garbage []byte
 )
 
-// generous bounds what a test waits for: far beyond what the machine needs when others use it too.
+// generous bounds what a test waits for. It is far longer than the machine needs, even when others use it too.
 const generous = 60 * time.Second
 
-// testHost is closed, which ends all that is left in it, when the test ends.
+// testHost returns a host that is closed when the test ends. Close ends everything that is left in the host.
 func testHost(t testing.TB, isolation string) *Host {
 	t.Helper()
 	testkit.StartsProcesses(t)
@@ -106,8 +106,7 @@ func testHost(t testing.TB, isolation string) *Host {
 	return h
 }
 
-// eachTier runs f in each way of keeping processes together. Tier "cgroup"
-// needs root, or a cgroup v2 directory that was delegated to us.
+// eachTier runs f in each tier. Tier "cgroup" needs root, or a cgroup v2 directory that was delegated to us.
 func eachTier(t *testing.T, f func(t *testing.T, h *Host)) {
 	t.Run("cgroup", func(t *testing.T) {
 		h := testHost(t, "auto")
@@ -137,8 +136,8 @@ func newCell(t testing.TB, g *Group) *Scope {
 	return c
 }
 
-// Spawn starts argv in c, or in no session if that is nil, with its stdout on out. The session's id is in its environment as in every
-// shell's.
+// spawn starts argv in c with its stdout on out. A nil c means that the process belongs to no session. The session's id
+// is in the environment, as it is for every shell.
 func spawn(t testing.TB, h *Host, c *Scope, out *os.File, argv ...string) *Child {
 	t.Helper()
 	env := []string{"PATH=/usr/bin:/bin"}
@@ -157,7 +156,7 @@ func spawn(t testing.TB, h *Host, c *Scope, out *os.File, argv ...string) *Child
 	return child
 }
 
-// spawnAwkward returns when the awkward child has done its worst.
+// spawnAwkward starts an awkward child and returns when the child has done what its mode says.
 func spawnAwkward(t testing.TB, h *Host, c *Scope, mode, marker string) *Child {
 	t.Helper()
 	r, w, err := os.Pipe()

@@ -15,7 +15,7 @@ import (
 	"trl/runtime/procfs"
 )
 
-// leave starts an orphan by os/exec, with nothing of ours but what env says.
+// leave starts an orphan with os/exec. The orphan has nothing of ours except env.
 func leave(t *testing.T, env ...string) (marked string) {
 	t.Helper()
 	marked = testkit.Marker()
@@ -34,7 +34,7 @@ func leave(t *testing.T, env ...string) (marked string) {
 }
 
 func TestOnlyOrphansOfEndedSessionsAreKilled(t *testing.T) {
-	t.Setenv("TRL_SESSION_ID", "s-outer") // we may run in a session ourselves
+	t.Setenv("TRL_SESSION_ID", "s-outer") // the tests may run in a session of trl
 	eachTier(t, func(t *testing.T, h *Host) {
 		g, c := newGroup(t, h)
 		sh := openShellIn(t, h, c)
@@ -50,7 +50,7 @@ func TestOnlyOrphansOfEndedSessionsAreKilled(t *testing.T) {
 		defer direct.Process.Kill()
 		guilty := leave(t, "TRL_SESSION_ID=s-dead")
 		testkit.Eventually(t, "the members run", func() bool { return len(testkit.Alive(member)) == 2 })
-		testkit.Eventually(t, "those that left are alone", func() bool { // who forks and leaves is seen twice for a moment
+		testkit.Eventually(t, "those that left are alone", func() bool { // a process that forks and leaves is visible twice for a moment
 			return len(testkit.Alive(guilty)) == 1 && !slices.ContainsFunc(innocent[1:], func(m string) bool { return len(testkit.Alive(m)) != 1 })
 		})
 
@@ -58,7 +58,7 @@ func TestOnlyOrphansOfEndedSessionsAreKilled(t *testing.T) {
 		if n := h.KillOrphans(live); n != 0 || len(testkit.Alive(guilty)) != 1 {
 			t.Errorf("killed %d at first sight", n)
 		}
-		killed := 0 // the kernel's list of children may skip one while others go
+		killed := 0 // one scan may miss an orphan, because the kernel's list of children may skip one while others end
 		testkit.Eventually(t, "it is killed", func() bool { killed += h.KillOrphans(live); return killed > 0 })
 		if killed != 1 {
 			t.Errorf("killed %d", killed)
@@ -83,7 +83,7 @@ func TestOnlyOrphansOfEndedSessionsAreKilled(t *testing.T) {
 	})
 }
 
-// A root's session can leave its cgroup; it cannot outlive its session by that.
+// A session of root's can leave its cgroup, but its processes do not outlive the session.
 func TestWhatLeftItsCgroupIsFound(t *testing.T) {
 	h := testHost(t, "auto")
 	if h.root == nil {
@@ -97,7 +97,7 @@ func TestWhatLeftItsCgroupIsFound(t *testing.T) {
 	}
 	for _, c := range []struct{ name, wipe string }{
 		{"marked", "env -i setsid"},
-		{"mark taken off", "prlimit --locks=unlimited:unlimited env -i"}, // the process session tells
+		{"mark taken off", "prlimit --locks=unlimited:unlimited env -i"}, // the process session still connects it with its session
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			g, scope := newGroup(t, h)
