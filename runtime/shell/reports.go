@@ -12,37 +12,36 @@ import (
 )
 
 const (
-	// An error that returns to the top level drops the rest of its line, and the report with it: what has not reported after
-	// resendAfter, though the line was read, is followed by one of its own that repeats the report. Most need none.
+	// An error that returns to the top level makes the shell drop the rest of the line, with the report. If the shell has read the
+	// line but not reported after resendAfter, we send a second line that repeats the report. Most commands need none.
 	resendAfter = 5 * time.Millisecond
-	// While a command runs, that line waits in the channel. A shell that has taken it too and has not reported will not
-	// (`set -n` in dash). Looked at rarely, since commands that last are rarely this.
+	// While a command runs, the second line waits in the channel. A shell that has read it and has still not reported is wedged
+	// (`set -n` in dash). The check is rare, because few long commands are wedged.
 	firstWedgeInterval, lastWedgeInterval = 100 * time.Millisecond, 2 * time.Second
 )
 
-// reports is the part of a run between us and the shell: whether it has had the command's line, and why it has not reported.
+// reports is the part of a run that tracks the shell: whether it has read the command's line, and why it has not reported.
 type reports struct {
-	line              []byte        // the command's, as long as the script channel has had no room for it
-	sent              int           // bytes of the script channel that are this command's
-	resendAt          time.Time     // when to add the line that repeats the report; zero: it is there, or line is not
-	resendPause       time.Duration // before the next look whether it can be added
-	resendHadNoReader bool          // that line found no reader: that none is left to read says nothing
-	resendsLeft       int           // how often to add it again: a stale abort takes a line with it
+	line              []byte        // the command's line while the script channel has no room for it
+	sent              int           // bytes that were sent for this command
+	resendAt          time.Time     // when to send the line that repeats the report; zero: it was sent, or line was not
+	resendPause       time.Duration // until the next check whether that line can be sent
+	resendHadNoReader bool          // that line got EPIPE, so an empty channel does not prove that the shell has read everything
+	resendsLeft       int           // how often to send that line again, because a late abort signal makes the shell drop a line
 
-	question  string    // the question what was reported last, of a run that was resumed
-	answerBy  time.Time // until then its answer may say that the command has not begun
-	neverSent bool      // the answer was something else: the line was never sent
+	question  string    // tag of the question what the shell reported last; "" unless the run was resumed
+	answerBy  time.Time // until then the answer may show that the command has not begun
+	neverSent bool      // the answer named another command, so this command's line was never sent
 
-	wedgeCheckAt  time.Time     // when to look whether the shell is wedged
-	wedgeInterval time.Duration // between those looks
-	maybeWedged   bool          // it has taken every line and said nothing
-	wedged        bool          // nor has it since: it was ended for that
+	wedgeCheckAt  time.Time     // when to check whether the shell is wedged
+	wedgeInterval time.Duration // between those checks
+	maybeWedged   bool          // the last check found that the shell had read every line and not reported
+	wedged        bool          // a second check found the same, and the shell was killed
 
-	aborted bool // the shell's own work was, for a signal: something of that may be left when the command has ended
+	aborted bool // the shell got an abort signal or INT on a client's request, which may still hit it after the command's end
 }
 
-// sendLine sends the line, or keeps it until there is room: of a channel that is short (see sendBy), lines before it may take
-// all.
+// sendLine sends the line, or keeps it until there is room. Earlier lines may fill a channel with few slots (see sendBy).
 func (r *run) sendLine(line []byte, now time.Time) error {
 	switch err := r.p.write(line); err {
 	case nil:
@@ -51,28 +50,29 @@ func (r *run) sendLine(line []byte, now time.Time) error {
 		if r.line == nil {
 			r.line = slices.Clone(line)
 		}
-	case unix.EPIPE: // nobody reads the channel any more. Any other error shows by itself: the shell is silent
+	case unix.EPIPE: // nobody reads the channel any more. After any other error the shell does not report, and checkWedged finds that
 		return fmt.Errorf("script channel: %w", err)
 	}
 	return nil
 }
 
-// unread: the shell has not come to the line.
+// unread tells whether the shell has not read the command's line yet.
 func (r *run) unread() bool {
-	// Of a resumed run the channel may hold more than its own lines: each gateway before this one has asked.
+	// In a resumed run the channel may also hold questions of earlier gateways, so the count of unread bytes is only a lower bound.
 	return r.line != nil || r.p.unread() >= r.sent && !r.hasCommand()
 }
 
-// hasCommand: the shell has the command for sure, of a run that was resumed; others know it by what they sent.
+// hasCommand tells whether the shell of a resumed run is known to have read the command's text. It is false in other runs, which
+// know from sent what the shell has read.
 func (r *run) hasCommand() bool { return r.question != "" && r.p.hasReadText() }
 
-// mayNotHaveBegun: of a run that was resumed it is not known yet whether the shell was given the command. A shell that is idle says so
-// at once; one that runs the command has read its text, which shows at once, too, where the kernel keeps such times.
+// mayNotHaveBegun tells whether it is still unknown if the shell got a resumed command. An idle shell answers the question at once.
+// A shell that runs the command has read its text, and the text's access time shows that at once, if the kernel keeps such times.
 func (r *run) mayNotHaveBegun(now time.Time) bool {
 	return r.question != "" && now.Before(r.answerBy) && !r.hasCommand()
 }
 
-// later is the later one of the two.
+// later returns the later of the two.
 func later(a, b time.Time) time.Time {
 	if a.After(b) {
 		return a
@@ -80,8 +80,8 @@ func later(a, b time.Time) time.Time {
 	return b
 }
 
-// resend sends the line that repeats the report, once, and behind it the question of a run that was resumed. That asks alone
-// as long as it is not known whether the command's line was ever sent: the other would report it even so.
+// resend sends the line that repeats the report. In a resumed run it sends the question after it. While it is unknown whether the
+// command's line was ever sent, it sends only the question, because the other line would report the command in any case.
 func (r *run) resend() {
 	r.resendAt = time.Time{}
 	if r.question != "" && !r.hasCommand() {
@@ -100,12 +100,12 @@ func (r *run) resend() {
 	}
 }
 
-// askLast asks what was reported last. To hear it twice does no harm.
+// askLast asks the shell what it reported last. A second answer does no harm.
 func (r *run) askLast() {
 	r.p.send(r.p.dialect.LastReportCall + " " + r.question + r.p.dialect.KeepStatus + "\n")
 }
 
-// resendIfDue adds the line that repeats the report, once it is due and the shell has taken all before it.
+// resendIfDue calls resend when that is due and the shell has read all earlier lines.
 func (r *run) resendIfDue(now time.Time) {
 	switch {
 	case r.resendAt.IsZero() || now.Before(r.resendAt):
@@ -117,14 +117,14 @@ func (r *run) resendIfDue(now time.Time) {
 	}
 }
 
-// checkWedged looks whether the shell is wedged: one that has taken every line, sleeps and still says nothing is ended.
+// checkWedged kills the shell if it is wedged: it has read every line, sleeps, and has not reported in two checks.
 func (r *run) checkWedged(now time.Time) {
 	r.wedgeInterval = min(2*r.wedgeInterval, lastWedgeInterval)
 	r.wedgeCheckAt = now.Add(r.wedgeInterval)
-	if r.question != "" && r.p.unread() == 0 { // it has taken the question, and nothing came of that
+	if r.question != "" && r.p.unread() == 0 { // the shell has read the question but not answered
 		r.resend()
 	}
-	if r.line != nil || !r.resendAt.IsZero() || r.resendHadNoReader || r.p.unread() > 0 || r.p.flood.pauses() { // its report may be behind a flood
+	if r.line != nil || !r.resendAt.IsZero() || r.resendHadNoReader || r.p.unread() > 0 || r.p.flood.pauses() { // in a pause for a flood its report may still be unread
 		return
 	}
 	if r.resendsLeft > 0 {
@@ -132,27 +132,27 @@ func (r *run) checkWedged(now time.Time) {
 		r.resend()
 		return
 	}
-	if st, _ := procfs.Read(r.p.child.Pid()); st.State != 'S' { // one that is throttled or stopped may say it yet
+	if st, _ := procfs.Read(r.p.child.Pid()); st.State != 'S' { // a shell that runs, is throttled or is stopped may still report
 		return
 	}
 	if r.readReports(); r.reported {
 		return
 	}
 	if !r.maybeWedged {
-		r.maybeWedged, r.wedgeCheckAt = true, now.Add(firstWedgeInterval) // once more: its report may be on the way
+		r.maybeWedged, r.wedgeCheckAt = true, now.Add(firstWedgeInterval) // the second check comes later, because the report may be on its way
 		return
 	}
 	r.wedged = true
 	_ = r.p.child.Signal(syscall.SIGKILL)
 }
 
-// stdinReaderPause is the pause between looks for the reader of stdin: a shell is at its line within some 100 µs, but for one that is
+// stdinReaderPause is the pause between checks whether stdin has a reader. A shell reads its line within some 100 µs, unless it is
 // stopped.
 func (r *run) stdinReaderPause() time.Duration {
 	return min(max(time.Since(r.began)/4, 20*time.Microsecond), 50*time.Millisecond)
 }
 
-// readReports hears what the shell has said, and its own report last.
+// readReports reads the reports that have come, up to the report of this command.
 func (r *run) readReports() {
 	for {
 		m, ok := r.p.next()
@@ -165,7 +165,7 @@ func (r *run) readReports() {
 			return
 		}
 		if m.verb == 'g' && m.seq == r.question {
-			if r.hasCommand() { // what it has not reported yet, it may still run, or an error took the report along
+			if r.hasCommand() { // the command may still run, or an error dropped its report
 				r.resendAt = time.Now()
 			} else {
 				r.neverSent = true

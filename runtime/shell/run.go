@@ -17,22 +17,22 @@ import (
 	"trl/runtime/own"
 )
 
-// run is the life of one command: what Shell.Run keeps on its stack. One goroutine, one poll loop, no locks.
+// run is one attempt of Shell.Run to run a command. One goroutine uses it, in one poll loop, without locks.
 type run struct {
 	s      *Shell
 	c      *Command
 	p      *shellProc
 	number int
-	seq    string // Number as the shell is told it
+	seq    string // number as text, as the shell gets it
 	buf    []byte
 	fds    [6]unix.PollFd
 
-	scope     own.KeptScope // what the command started is in it, and the shell, unless that was moved out already
+	scope     own.KeptScope // holds what the command started, and the shell, unless the shell was moved out
 	pipes     *outputPipes
 	out       Copier       // for Step and Exact only
-	stdin     *stdinBuffer // the command's stdin, nil when it has none
-	stdinMore bool         // there is more of it than its pipe took
-	remaining []int        // besides the shell, when the command had ended
+	stdin     *stdinBuffer // the command's stdin; nil if it has none
+	stdinMore bool         // the pipe has not taken all of the stdin
+	remaining []int        // pids in the scope, without the shell, when the command had ended
 	prelude
 
 	began    time.Time
@@ -49,30 +49,31 @@ type run struct {
 
 // prelude is what the shell does before a command with an environment or a directory of its own.
 type prelude struct {
-	beforeFD    int    // memfd: what the shell reads before the text; 0: nothing
-	beforeHeld  []int  // what the keeper calls it
-	dirBefore   string // where the shell was before; dirBeforeFD, if > 0, is open there
+	beforeFD    int    // memfd that the shell reads before the text; 0: none
+	beforeHeld  []int  // the keeper's number for beforeFD
+	dirBefore   string // the shell's directory before the command; dirBeforeFD, if > 0, is that directory
 	dirBeforeFD int
 }
 
-// ending is why and how a command is ended early.
+// ending says why and how a command is ended early.
 type ending struct {
-	cancel    *cancelRequest // taken from the command
+	cancel    *cancelRequest // the command's request that applyCancel has applied
 	timeout   string
 	abort     *abort
-	killed    bool // KILL was needed
-	survivors bool // KILL was not enough
+	killed    bool // the command got KILL
+	survivors bool // a process survived KILL
 }
 
-// meter is what a command used.
+// meter measures what a command uses.
 type meter struct {
 	gauge                    *own.Gauge // nil until measure
-	usageAtStart, usageAtEnd own.Usage  // at the time of measure, and at the end
-	peakUnknown              bool       // a gateway before us began to measure, so the most memory that the command used is not known
+	usageAtStart, usageAtEnd own.Usage  // at measure and at the end
+	peakUnknown              bool       // an earlier gateway began to measure, so the peak of memory is unknown
 }
 
-// attempt runs c in the present shell process. untold: the shell died before it read the command's line, which then
-// has not run at all: it is attempted again, with the same output pipes, which is never nil then.
+// attempt runs c in the present shell process. If the shell died before it read the command's line, the command has not run.
+// attempt then returns the command's output pipes as unread, and the caller attempts the command again with them. Otherwise unread
+// is nil.
 func (s *Shell) attempt(c *Command, again *outputPipes) (o Outcome, unread *outputPipes) {
 	s.seq++
 	r := &run{s: s, c: c, p: s.p, number: s.seq, seq: strconv.Itoa(s.seq), scope: s.p.scope, pipes: again}
@@ -86,9 +87,9 @@ func (s *Shell) attempt(c *Command, again *outputPipes) (o Outcome, unread *outp
 		begin = r.resume
 	}
 	switch err := begin(); {
-	case errors.Is(err, unix.EPIPE): // the command before closed all the shell has; it cannot even read its end
+	case errors.Is(err, unix.EPIPE): // the previous command closed the shell's descriptors, so the shell reads no more lines
 		_ = r.p.child.Signal(syscall.SIGKILL)
-		<-r.p.child.Exited() // Run puts back what is dead
+		<-r.p.child.Exited() // Run replaces a dead shell
 		return Outcome{}, r.passOnPipes()
 	case err != nil:
 		c.Journal.Close()
@@ -97,7 +98,7 @@ func (s *Shell) attempt(c *Command, again *outputPipes) (o Outcome, unread *outp
 	for !r.ended() {
 		r.handleEvents(r.wait())
 	}
-	// Who stayed is asked before what was written is counted: if nobody did, nothing comes after the count.
+	// The remaining processes are listed before Exact counts the output. If there are none, no output comes after the count.
 	r.remaining = r.membersExceptShell()
 	r.out.Exact(r.buf, r.waitForRoom)
 	r.readUsage()
@@ -109,14 +110,14 @@ func (s *Shell) attempt(c *Command, again *outputPipes) (o Outcome, unread *outp
 	return o, nil
 }
 
-// passOnPipes passes the output pipes on.
+// passOnPipes returns the output pipes to the caller, who owns them from then on.
 func (r *run) passOnPipes() *outputPipes {
 	l := r.pipes
 	r.pipes = nil
 	return l
 }
 
-// start makes the pipes, puts the text where the shell finds it, and sends the line.
+// start makes the pipes, writes the command's text to the memfd that the shell reads, and sends the line.
 func (r *run) start() error {
 	s, c, p := r.s, r.c, r.p
 	if r.pipes == nil {
@@ -146,7 +147,7 @@ func (r *run) start() error {
 		return err
 	}
 	line := make([]byte, 0, 256)
-	if r.stdin != nil && p.dialect.Name == "bash" { // else bash saves its own at descriptor 10
+	if r.stdin != nil && p.dialect.Name == "bash" { // otherwise bash saves its own stdin at descriptor 10
 		line = append(line, `\builtin exec <&-;`...)
 	}
 	line = p.dialect.AppendBegin(line, p.held[heldText])
@@ -190,14 +191,14 @@ func (r *run) start() error {
 	return r.sendLine(line, r.began)
 }
 
-// writeEntry has what the next gateway must know of the command written down.
+// writeEntry writes an entry with what the next gateway must know of the command.
 func (r *run) writeEntry() {
 	if r.s.entries != nil {
 		r.s.entries.Begun(r.c, r.saved)
 	}
 }
 
-// makeBefore puts text where the shell finds it before the command's own.
+// makeBefore writes text to a memfd that the shell reads before the command's text.
 func (r *run) makeBefore(text string) (err error) {
 	made, _, err := r.s.currentGroup().MakeChannels([]own.ChannelKind{own.MemFile})
 	if err != nil {
@@ -207,8 +208,8 @@ func (r *run) makeBefore(text string) (err error) {
 	return writeMemfd(r.beforeFD, []byte(text))
 }
 
-// resume goes on where another gateway was killed. What it had read of the control pipe died with it, so the shell is
-// asked what it reported last: it answers when it comes to that line, after the command's, if that was ever sent.
+// resume goes on with a command of a gateway that was killed. The reports which that gateway had read are lost, so we ask the shell
+// what it reported last. If the command's line was ever sent, the shell answers after it.
 func (r *run) resume() error {
 	res := r.c.resumed
 	r.c.resumed = nil
@@ -235,9 +236,9 @@ func (r *run) resume() error {
 		r.c.reported.Store(true)
 		return nil
 	}
-	r.question = "g" + r.seq // by repeat, which is due at once
+	r.question = "g" + r.seq // resend sends the question; it is due at once
 	r.answerBy = r.lastOut.Add(lastWedgeInterval)
-	// What was to end the command has begun to: whatever is reported now comes of that.
+	// The earlier gateway had started to abort the command, so whatever the shell reports now may be a result of the abort.
 	if r.timeout != "" {
 		r.startAbort(syscall.SIGTERM, r.c.Grace, r.lastOut)
 	} else if r.cancel = r.c.cancelled(); r.cancel != nil {
@@ -246,7 +247,8 @@ func (r *run) resume() error {
 	return nil
 }
 
-// redirections are those of a command. They are short: bash reads its line byte by byte. Without stdin it is the shell's own, /dev/null.
+// redirections returns the command's redirections as shell text. They are short, because bash reads its line byte by byte. Without
+// stdin the command keeps the shell's stdin, /dev/null.
 func (r *run) redirections(stdin string) string {
 	b := make([]byte, 0, 64)
 	if stdin != "" {
@@ -259,14 +261,14 @@ func (r *run) redirections(stdin string) string {
 	return string(b)
 }
 
-// feed gives the command what its stdin takes now.
+// feed writes to the command's stdin what its pipe takes now.
 func (r *run) feed() {
 	r.s.pipeCalls.enter()
 	defer r.s.pipeCalls.leave()
 	r.stdinMore = r.stdin.feed()
 }
 
-// ended: nothing more is to be waited for but output.
+// ended tells whether the run waits for nothing but output.
 func (r *run) ended() bool {
 	if r.neverSent {
 		return true
@@ -291,7 +293,7 @@ const (
 	pollIn
 )
 
-// wait returns when something happened or is due.
+// wait returns when an event has happened or a timer is due.
 func (r *run) wait() []unix.PollFd {
 	r.fds = [6]unix.PollFd{
 		{Fd: int32(r.p.ctlR), Events: unix.POLLIN},
@@ -317,7 +319,7 @@ func (r *run) wait() []unix.PollFd {
 	return r.fds[:]
 }
 
-// watchFDs tells the poller of all that this run waits for.
+// watchFDs makes the poller watch the descriptors that this run waits for.
 func (r *run) watchFDs() {
 	in := -1
 	if r.stdinMore {
@@ -331,7 +333,7 @@ func (r *run) watchFDs() {
 	})
 }
 
-// nextTimer is the time until something must be done without being asked, negative for never.
+// nextTimer returns the time until the next timer is due, negative if there is none.
 func (r *run) nextTimer() time.Duration {
 	var at time.Time
 	soonest := func(t time.Time) {
@@ -368,7 +370,8 @@ func (r *run) nextTimer() time.Duration {
 	return max(0, time.Until(at))
 }
 
-// handleEvents deals with all that happened. Reports come before output: what is read after the report is complete.
+// handleEvents handles the events and the timers that are due. It reads reports before output, because output that is read after
+// the report is complete.
 func (r *run) handleEvents(fds []unix.PollFd) {
 	if fds[pollWake].Revents != 0 {
 		var b [8]byte
@@ -379,10 +382,10 @@ func (r *run) handleEvents(fds []unix.PollFd) {
 	}
 	if fds[pollExit].Revents != 0 && !r.died {
 		r.died = true
-		r.readReports() // what it managed to say before
+		r.readReports() // the shell may have reported before it died
 	}
 	for i := range r.out.count {
-		// A shell that is aborted reports before the processes that it waited for have ended, and these may have last words.
+		// An aborted shell reports before the processes that it waited for have ended, and these may still write output.
 		goesOn := r.abort != nil || !r.reported && !r.died
 		if goesOn && fds[pollOut+i].Revents != 0 && r.out.Step(i, r.buf) > 0 {
 			r.lastOut = time.Now()
@@ -401,7 +404,7 @@ func (r *run) handleEvents(fds []unix.PollFd) {
 		q.result <- r.signal(q.sig, now)
 	}
 	if r.line != nil && !r.died && r.sendLine(r.line, now) != nil {
-		_ = r.p.child.Signal(syscall.SIGKILL) // as where attempt meets it: it cannot even read its end
+		_ = r.p.child.Signal(syscall.SIGKILL) // the shell reads no more lines, see attempt
 	}
 	if asked.cancel != nil && r.cancel != asked.cancel && !r.reported {
 		r.applyCancel(asked.cancel, now)
@@ -409,11 +412,11 @@ func (r *run) handleEvents(fds []unix.PollFd) {
 	if r.abort == nil && !r.reported && !r.died {
 		r.resendIfDue(now)
 		switch {
-		case asked.timedOut != "": // the watchdog has begun to end it
+		case asked.timedOut != "": // the watchdog has started the abort
 			r.timeOut(asked.timedOut, now)
 		case !now.Before(r.wedgeCheckAt):
 			r.checkWedged(now)
-		case r.mayNotHaveBegun(now): // its time has not, either
+		case r.mayNotHaveBegun(now): // then its timeouts do not count yet
 		case r.c.Timeout > 0 && now.Sub(r.began) >= r.c.Timeout:
 			r.timeOut("hard", now)
 		case r.c.NoOutput > 0 && now.Sub(r.lastOut) >= r.c.NoOutput && r.c.Journal.Room():
@@ -425,7 +428,7 @@ func (r *run) handleEvents(fds []unix.PollFd) {
 	}
 }
 
-// finish makes the shell ready for the next command and says how this one ended.
+// finish makes the shell ready for the next command and returns how this one ended.
 func (r *run) finish() Outcome {
 	s := r.s
 	o := Outcome{Duration: time.Since(r.began), Code: r.code, Timeout: r.timeout, Died: r.died, KillFailed: r.survivors}
@@ -435,13 +438,13 @@ func (r *run) finish() Outcome {
 		st := r.p.child.Status()
 		switch {
 		case r.wedged && r.p.exit == nil:
-			o.Code = 2 // what shells say of a command that they could not read
-		case st.Signal == unix.SIGXFSZ && r.p.exit != nil && r.p.dialect.Name != "bash": // the snapshot of its EXIT trap was too large for its ulimit -f
+			o.Code = 2 // the exit code of shells for a command that they cannot parse
+		case st.Signal == unix.SIGXFSZ && r.p.exit != nil && r.p.dialect.Name != "bash": // the snapshot in its EXIT trap was larger than its ulimit -f
 			o.Code = *r.p.exit & 0xff
-		case st.Signal != 0: // before the report: bash runs its EXIT trap when SIGSEGV ends it, too, with the $? of before
+		case st.Signal != 0: // checked before exit: bash runs its EXIT trap also when SIGSEGV ends it, with an older $?
 			o.Code = protocol.SignalExitCode(st.Signal)
 		case r.p.exit != nil:
-			o.Code = *r.p.exit & 0xff // of `exit 300`
+			o.Code = *r.p.exit & 0xff // 44 after `exit 300`
 		case st.Code < 0:
 			o.Err = ErrUnknownEnd
 		default:
@@ -470,21 +473,22 @@ func (r *run) finish() Outcome {
 	_, after := r.envAndDirScripts()
 	if after != "" && s.p != nil {
 		r.saved.Code, r.saved.Cancelled = &o.Code, o.Cancelled
-		r.writeEntry() // the shell's last report is about to be another's
-		// The tag is this gateway's: the answer to one that died while it asked must not pass for ours, since its text died with it.
+		r.writeEntry() // the shell's last report will no longer be this command's
+		// The tag has this gateway's pid. The shell may still answer a gateway that died while it asked, whose text died with it; that
+		// answer must not count as ours.
 		tag := "w" + r.seq + "x" + strconv.Itoa(os.Getpid())
 		s.p.ask(s.currentGroup(), tag, after, bootTimeout)
-		if r.dirBefore != "" && s.Dir() != r.dirBefore { // PWD was not where it is, or that is not there any more
+		if r.dirBefore != "" && s.Dir() != r.dirBefore { // PWD was wrong, or that directory was removed
 			s.p.ask(s.currentGroup(), tag+"d", r.cdBackScript(), bootTimeout)
 		}
 	}
-	if !o.Died || after != "" && !o.Postponed { // else the shell has been put back, and the snapshot of that is asked for
+	if !o.Died || after != "" && !o.Postponed { // otherwise restoreShell has started another shell and requested its snapshot
 		s.state.commandEnded()
 	}
 	o.Dir = s.Dir()
 	switch {
-	case r.pipes == nil: // the Copier has them
-	case len(r.remaining) == 0 && !o.Died && r.abort == nil && r.pipes.isOpen(): // nobody else has these pipes
+	case r.pipes == nil: // leavePipes gave them to a Copier
+	case len(r.remaining) == 0 && !o.Died && r.abort == nil && r.pipes.isOpen(): // no other process has these pipes
 		r.c.Journal.Close()
 		s.pipes = r.passOnPipes()
 	default:
@@ -513,8 +517,8 @@ func (r *run) waitForRoom() bool {
 	return !r.s.closing.Load()
 }
 
-// A process that a command left running may hold the command's output pipes. The result then waits until they are quiet,
-// not until they end (PROTOCOL.md §4).
+// A process that a command left running may hold the command's output pipes. The result then waits until no output comes for
+// lingerQuiet, at most for lingerMax, and not until the pipes end.
 const lingerQuiet, lingerMax = 10 * time.Millisecond, 100 * time.Millisecond
 
 // leavePipes gives the pipes that another process still holds to a Copier with goroutines, and closes the journal if there
@@ -522,7 +526,7 @@ const lingerQuiet, lingerMax = 10 * time.Millisecond, 100 * time.Millisecond
 func (r *run) leavePipes(scope own.KeptScope) *Copier {
 	r.s.poll.unwatch(slotPipes)
 	pipes, late := r.passOnPipes(), newCopier(r.c.Journal)
-	r.s.pipeCalls.enter() // where no keeper has the ends, too, closing one takes the pipe's lock
+	r.s.pipeCalls.enter() // closing the last descriptor of a pipe's end takes the pipe's lock, and without a keeper ours is the last
 	pipes.closeWriters()
 	fds := []unix.PollFd{r.out.pollFD(0), r.out.pollFD(1)}
 	descriptor.Poll(fds)
@@ -542,7 +546,7 @@ func (r *run) leavePipes(scope own.KeptScope) *Copier {
 	return late
 }
 
-// cdBackScript leads the shell to where it was.
+// cdBackScript returns the script that changes to the shell's previous directory.
 func (r *run) cdBackScript() string {
 	back := r.p.dialect.Call("cd") + " -P -- " + dialect.Quote(r.dirBefore)
 	if r.dirBeforeFD <= 0 {
@@ -562,7 +566,7 @@ func (r *run) envAndDirScripts() (before, after string) {
 	return dialect.WithEnvAndDir(r.p.dialect, r.c.Env, r.c.Dir, complaints)
 }
 
-// close gives back what the run did not pass on.
+// close closes what the run did not pass on.
 func (r *run) close() {
 	for _, fd := range []int{r.beforeFD, r.dirBeforeFD} {
 		if fd > 0 {
