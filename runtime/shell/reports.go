@@ -58,7 +58,7 @@ func (r *run) sendLine(line []byte, now time.Time) error {
 
 // unread tells whether the shell has not read the command's line yet.
 func (r *run) unread() bool {
-	// In a resumed run the channel may also hold questions of earlier gateways, so the count of unread bytes is only a lower bound.
+	// In a resumed run the channel may also hold questions of earlier gateways, so more than sent bytes may be unread.
 	return r.line != nil || r.p.unread() >= r.sent && !r.hasCommand()
 }
 

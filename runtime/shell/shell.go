@@ -1,5 +1,5 @@
 // Package shell runs the shell of one session: its commands, their output and exit codes, its state, its background processes and its
-// terminals. It knows the owner of its processes by the interfaces of package own alone.
+// terminals. It uses the owner of its processes only through the interfaces of package own.
 package shell
 
 import (
@@ -26,9 +26,9 @@ import (
 	"trl/runtime/sessionlog"
 )
 
-// ShellConfig says what a session's shell is.
+// ShellConfig configures a session's shell.
 type ShellConfig struct {
-	ID      string // the session's, also in its TRL_SESSION_ID
+	ID      string // the session's id, also in its TRL_SESSION_ID
 	Path    string
 	Dir     string
 	Env     []string
@@ -36,72 +36,72 @@ type ShellConfig struct {
 	Limits  protocol.Limits
 }
 
-// Base is what all shells of a gateway share.
+// Base has what all shells of a gateway share.
 type Base struct {
 	Keeper  own.Keeper
 	Metrics *metrics.Metrics
 	Log     zerolog.Logger
 }
 
-// Shell is a session's shell as its user sees it: it goes on when the process behind it is replaced. Run, Rest, Setup,
-// Revive and Reset are called by one goroutine at a time; the other methods by any. Close ends it, also below a Run.
+// Shell is a session's shell. It goes on when its process is replaced. One goroutine at a time may call Run, SnapshotIfDue, Setup,
+// Revive and Reset; any goroutine may call the other methods. Close ends the shell, also during a Run.
 type Shell struct {
 	b     *Base
 	state *state
-	turn  chan struct{} // holds one element while nobody uses the shell's channel
+	turn  chan struct{} // holds one element while nobody has the shell's turn
 
-	streamLogs streamLogs // until Forget
+	streamLogs streamLogs // open until Forget
 	restore    atomic.Bool
 	closing    atomic.Bool
 
 	mu     sync.Mutex
 	cfg    ShellConfig            // guarded by mu: Setup and Reset change Dir and Env
-	p      *shellProc             // guarded by mu; nil after Close, or when it could not be put back
+	p      *shellProc             // guarded by mu; nil after Close, or if the shell could not be replaced
 	group  own.KeptGroup          // guarded by mu: Reset makes a new one
 	procs  map[*Process]struct{}  // guarded by mu
 	terms  map[*Terminal]struct{} // guarded by mu
-	closed *pendingClose          // guarded by mu; nil before the first Close, and after one that could not kill
-	killAt time.Time              // guarded by mu; until when that Close waits
+	closed *pendingClose          // guarded by mu; nil before the first Close, and after a Close that could not kill
+	killAt time.Time              // guarded by mu; when that Close sends KILL
 
-	// owned by the holder of turn
+	// The holder of turn owns the fields below.
 	seq       int
-	poll      *poller      // where Run waits
+	poll      *poller      // Run waits in it
 	wakeFD    int          // eventfd that wakes Run
-	pipeCalls pipeCalls    // any may look
-	gauge     *own.Gauge   // of group, nil before its first command
-	pipes     *outputPipes // for the next command; nil: to be made
+	pipeCalls pipeCalls    // any goroutine may read it
+	gauge     *own.Gauge   // of group; nil before its first command
+	pipes     *outputPipes // for the next command; nil: that command makes them
 
 	leftovers
 	saving
 	knowledge
 
-	restorePostponed bool // it is dead, and something is short that another one takes: see restoreShell
+	restorePostponed bool // the shell is dead, and a resource is missing to start another, see restoreShell
 }
 
-// leftovers is what ended commands left behind.
+// leftovers are the scopes and Copiers of processes that ended commands left running.
 type leftovers struct {
-	leftScopes      []own.KeptScope // guarded by Shell.mu; the scopes in which something runs, until removeEmptyScopes
-	leftScopesLimit int             // removeEmptyScopes is called when leftScopes is longer
-	copiers         []*Copier       // guarded by Shell.mu; they copy what the processes left behind still print
+	leftScopes      []own.KeptScope // guarded by Shell.mu; scopes of processes that commands left running, until removeEmptyScopes
+	leftScopesLimit int             // leaveScope calls removeEmptyScopes when leftScopes is longer; owned by the holder of turn
+	copiers         []*Copier       // guarded by Shell.mu; they copy the output of these processes
 }
 
 // saving keeps the session log's entry for the shell current.
 type saving struct {
-	saveMu  sync.Mutex  // orders what entries is told; taken before Shell.mu
+	saveMu  sync.Mutex  // orders the calls of entries; locked before Shell.mu
 	saved   SavedShell  // guarded by saveMu
 	entries EntryWriter // set by SetEntryWriter, with the turn and saveMu held; nil: nobody writes entries
 }
 
-// knowledge is what is known of the shell's state. The holder of the turn owns it.
+// knowledge has facts about the shell's state. The holder of the turn owns it.
 type knowledge struct {
-	snapshotTried    time.Time   // of the last try to get a snapshot
-	snapshotsPaid    time.Time   // when the snapshots so far have had their share of the time, see snapshotDelay
-	mayTrapAbort     bool        // the shell may have a trap for the abort signal, which defeats the abort
-	mayTrapLines     bool        // the shell may have traps that run for our lines: see dialect.hidesTraps
-	mayHaveFunctions atomic.Bool // the shell may have functions, which it cannot list; any goroutine may look
+	snapshotTried    time.Time   // time of the last try to get a snapshot
+	snapshotsPaid    time.Time   // no snapshot is due before it, see snapshotDelay
+	mayTrapAbort     bool        // the shell may have a trap for the abort signal; then an abort kills the shell
+	mayTrapLines     bool        // the shell may have traps that run for our lines: see dialect.HidesTraps
+	mayHaveFunctions atomic.Bool // the shell may have functions, which a POSIX shell cannot list; any goroutine may read it
 }
 
-// OpenShell starts a session's shell; it answers when it returns.
+// OpenShell starts a session's shell and returns when the shell answers.
 func (b *Base) OpenShell(ctx context.Context, c ShellConfig) (*Shell, error) {
 	if err := ctx.Err(); err != nil {
 		return nil, err
@@ -126,7 +126,7 @@ func (b *Base) newShell(c ShellConfig) *Shell {
 	}
 }
 
-// openGroup founds the group: with its first shell process, and what the shell's state is kept in.
+// openGroup creates the group with its first shell process and the files of the shell's state.
 func (s *Shell) openGroup() (err error) {
 	p, err := newShellProc(s.cfg.Path)
 	if err != nil {
@@ -155,7 +155,7 @@ func (s *Shell) openGroup() (err error) {
 	return err
 }
 
-// makeChannels makes what the shell needs once it listens, and we beside it.
+// makeChannels makes what the shell and the gateway need before boot. It runs while the keeper starts the shell.
 func (s *Shell) makeChannels(p *shellProc, g own.KeptGroup) (err error) {
 	if s.state, err = newState(); err != nil {
 		return err
@@ -170,7 +170,7 @@ func (s *Shell) makeChannels(p *shellProc, g own.KeptGroup) (err error) {
 	return s.makePoller()
 }
 
-// makePoller makes what Run waits with.
+// makePoller makes the poller and the eventfd with which Run waits.
 func (s *Shell) makePoller() (err error) {
 	if s.wakeFD, err = unix.Eventfd(0, unix.EFD_CLOEXEC|unix.EFD_NONBLOCK); err != nil {
 		return fmt.Errorf("eventfd: %w", err)
@@ -184,7 +184,7 @@ func (s *Shell) spawn(script []byte) (*shellProc, error) {
 	s.mu.Lock()
 	group, c := s.group, s.cfg
 	s.mu.Unlock()
-	if script != nil { // it goes to where the state says; where it was made may be gone by now
+	if script != nil { // the state's script changes the directory; the session's first directory may be gone
 		c.Dir = "/"
 	}
 	p, err := newShellProc(c.Path)
@@ -201,7 +201,8 @@ func (s *Shell) spawn(script []byte) (*shellProc, error) {
 	return p, nil
 }
 
-// openDir opens the directory of a process; 0: it cannot be had. Some network file systems are asked by this (NFS, 9p).
+// openDir opens the working directory of a process. It returns 0 if it cannot. The open asks the server of some network file
+// systems (NFS, 9p).
 func (s *Shell) openDir(pid int) int {
 	path := procfs.Path(pid, "/cwd")
 	fd, err := Ask(Question{Who: s.cfg.ID, Op: "open", Path: path}, func() (openFD, error) {
@@ -214,12 +215,12 @@ func (s *Shell) openDir(pid int) int {
 	return int(fd)
 }
 
-// An openFD is a descriptor that Ask closes where nobody waits for it any more.
+// An openFD is a descriptor that Ask closes if nobody waits for it any more.
 type openFD int
 
 func (fd openFD) Close() error { return unix.Close(int(fd)) }
 
-// Name is the shell's kind: bash, dash, ash or zsh.
+// Name returns the shell's kind: bash, dash, ash or zsh.
 func (s *Shell) Name() string {
 	k, _, err := dialect.Of(s.cfg.Path)
 	if err != nil {
@@ -228,7 +229,7 @@ func (s *Shell) Name() string {
 	return k.Name
 }
 
-// Pid is that of the present process, 0 when there is none.
+// Pid returns the pid of the present process, 0 if there is none.
 func (s *Shell) Pid() int {
 	if p := s.proc(); p != nil {
 		return p.child.Pid()
@@ -242,7 +243,7 @@ func (s *Shell) proc() *shellProc {
 	return s.p
 }
 
-// Exited is closed when the present process has exited.
+// Exited returns a channel that is closed when the present process has exited.
 func (s *Shell) Exited() <-chan struct{} {
 	if p := s.proc(); p != nil {
 		return p.child.Exited()
@@ -252,7 +253,7 @@ func (s *Shell) Exited() <-chan struct{} {
 	return c
 }
 
-// Dir is the shell's working directory, "" when it cannot be known.
+// Dir returns the shell's working directory, "" if it is unknown.
 func (s *Shell) Dir() string {
 	pid := s.Pid()
 	if pid == 0 {
@@ -261,17 +262,17 @@ func (s *Shell) Dir() string {
 	return s.currentGroup().Cwd(pid)
 }
 
-// EnvCount is how many variables the shell began with.
+// EnvCount returns how many variables the shell started with.
 func (s *Shell) EnvCount() int {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return len(s.cfg.Env)
 }
 
-// SetRestore decides what a shell that ends means: put it back, or leave that to the session's end.
+// SetRestore sets whether a shell that ends is restored. If not, the session ends with it.
 func (s *Shell) SetRestore(on bool) { s.restore.Store(on) }
 
-// Prepare makes ahead what the first command needs. What cannot be made, that command tries again, and says why.
+// Prepare makes in advance what the first command needs. If that fails, the first command tries again and returns the error.
 func (s *Shell) Prepare() {
 	<-s.turn
 	defer func() { s.turn <- struct{}{} }()
@@ -280,7 +281,7 @@ func (s *Shell) Prepare() {
 	s.gauge = group.Gauge()
 }
 
-// Setup makes a warm shell the session's: its directory and variables.
+// Setup gives a warm shell the directory and the variables of its session.
 func (s *Shell) Setup(dir string, env map[string]*string) error {
 	moves := dir != "" && dir != s.cfg.Dir
 	if moves {
@@ -332,8 +333,8 @@ func mergeEnv(base []string, env map[string]*string) []string {
 	return out
 }
 
-// Run runs one command and returns when it has ended, its output is in the journal, and the shell is ready for the
-// next one; a shell that died with it has been put back where the session wants that.
+// Run runs one command. It returns when the command has ended, its output is in the journal, and the shell is ready for the next
+// command. A shell that died with the command has been restored by then if the session wants that.
 func (s *Shell) Run(c *Command) Outcome {
 	if c.Dir != "" && c.resumed == nil {
 		if err := c.checkDir(s.currentGroup()); err != nil {
@@ -372,22 +373,22 @@ func (s *Shell) Run(c *Command) Outcome {
 			restored, lost = true, after.Lost
 		}
 	}
-	for try := range 3 { // a shell that dies unasked three times in a row is not going to run this
+	for try := range 3 { // after three shells that died before they read the line, Run gives up
 		if p = s.proc(); p == nil || s.closing.Load() {
 			break
 		}
 		if c.resumed == nil && s.state.wanted() && s.snapshotFirst(c.Text) {
-			s.snapshot(p) // the shell takes it before the command, even if it has not yet taken what came before
+			s.snapshot(p) // the shell writes it before the command, because lines keep their order
 		}
 		var o Outcome
 		if o, again = s.attempt(c, again); again == nil {
 			o.Restored, o.Lost = o.Restored || restored, Union(lost, o.Lost)
 			return o
 		}
-		if !p.dead() { // a resumed one that had not begun
+		if !p.dead() { // a resumed command that had not begun
 			continue
 		}
-		if try > 0 { // it may be its state that ends it
+		if try > 0 { // the restored state may be what ends the shell
 			s.state.forget()
 			lost = Union(lost, allState)
 		}
@@ -411,7 +412,7 @@ func (s *Shell) Run(c *Command) Outcome {
 	return Outcome{Err: ErrShellGone, Code: -1, Died: true}
 }
 
-// Union is what is in either.
+// Union returns the elements of a and those of b that are not in a.
 func Union(a, b []string) []string {
 	return append(slices.Clone(a), slices.DeleteFunc(slices.Clone(b), func(x string) bool { return slices.Contains(a, x) })...)
 }
@@ -430,12 +431,12 @@ func (s *Shell) closePipes() {
 	}
 }
 
-// leaveScope leaves what a command started in its scope and moves the shell to a new one. It returns the old scope, nil where
-// the shell was not moved.
+// leaveScope leaves the command's processes in their scope and moves the shell to a new one. It returns the old scope, nil if the
+// shell was not moved.
 func (s *Shell) leaveScope(r *run) own.KeptScope {
 	old := r.p.scope
 	if r.died || r.scope != old {
-		return nil // restoreShell has seen to it, or there is no shell to part from, or a gateway before us has parted them
+		return nil // a restored shell has a new scope; a dead one needs none; or an earlier gateway or killScope has moved the shell
 	}
 	fresh, err := s.group.NewScope()
 	if err == nil {
@@ -450,18 +451,19 @@ func (s *Shell) leaveScope(r *run) own.KeptScope {
 	s.leftScopes = append(s.leftScopes, old)
 	many := len(s.leftScopes) > s.leftScopesLimit
 	s.mu.Unlock()
-	if many { // so that a look at all of them is not due for every command
+	if many { // the limit grows with the number of scopes, so that not every command checks all of them
 		s.leftScopesLimit = 2*s.removeEmptyScopes() + maxLeftScopes
 	}
 	s.save()
 	return old
 }
 
-// maxLeftScopes is how many scopes a session may have that commands left something in, beside twice those where that runs.
+// maxLeftScopes is how long leftScopes may get, in addition to twice the number of scopes that were not empty at the last check,
+// before leaveScope checks again.
 const maxLeftScopes = 8
 
-// removeEmptyScopes gives up the scopes that commands left something in and that are empty by now, and says how many there still are.
-// Where an output of the command is held, somebody is there who holds it, and nobody looks. The caller has the turn.
+// removeEmptyScopes removes the scopes in leftScopes that are empty by now, and returns how many are left. It does not check a scope
+// whose output pipes have not ended, because a process still holds them. The caller has the turn.
 func (s *Shell) removeEmptyScopes() (still int) {
 	s.mu.Lock()
 	left := slices.DeleteFunc(slices.Clone(s.leftScopes), func(c own.KeptScope) bool {
@@ -471,7 +473,7 @@ func (s *Shell) removeEmptyScopes() (still int) {
 	return s.removeScopes(left...)
 }
 
-// removeScopes removes scopes of s.left that are empty, and says how many are left.
+// removeScopes removes those of the scopes that are empty, and returns how many s.leftScopes has then.
 func (s *Shell) removeScopes(scopes ...own.KeptScope) (still int) {
 	gone := slices.DeleteFunc(scopes, func(c own.KeptScope) bool { return len(c.MembersExcept(0)) > 0 || !c.Remove() })
 	s.mu.Lock()
@@ -480,8 +482,8 @@ func (s *Shell) removeScopes(scopes ...own.KeptScope) (still int) {
 	return len(s.leftScopes)
 }
 
-// outputReleased is told that nobody holds the outputs of a command any more that left something running: who held them is about to be gone.
-// A goroutine of the Copier waits for that, for a moment: what lives on is looked at after the next command.
+// outputReleased is called when the outputs of a command that left processes running have ended. These processes are then often
+// about to exit, so the Copier's goroutine tries for a moment to remove their scope. If they live on, a later command checks them.
 func (s *Shell) outputReleased(late *Copier) {
 	for pause := time.Millisecond; pause < 100*time.Millisecond; pause *= 4 {
 		s.mu.Lock()
@@ -499,14 +501,14 @@ func (s *Shell) outputReleased(late *Copier) {
 	}
 }
 
-// currentGroup is who holds what must outlive us.
+// currentGroup returns the session's present group, which Reset may replace.
 func (s *Shell) currentGroup() own.KeptGroup {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return s.group
 }
 
-// addCopier remembers who follows the pipes of an ended command, and forgets those that are done.
+// addCopier adds the Copier of an ended command's pipes, and removes the Copiers that have ended.
 func (s *Shell) addCopier(late *Copier) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -514,7 +516,7 @@ func (s *Shell) addCopier(late *Copier) {
 	s.copiers = append(s.copiers, late)
 }
 
-// Background lists what earlier commands left running.
+// Background returns the pids of the processes that earlier commands left running.
 func (s *Shell) Background() []int {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -527,7 +529,7 @@ func (s *Shell) Background() []int {
 	return pids
 }
 
-// SessionLog is where the session's owner writes down what a successor needs.
+// SessionLog returns the log in which the session's owner writes entries for the next gateway.
 func (s *Shell) SessionLog() *sessionlog.Log { return s.state.sessionLog }
 
 func signalName(s syscall.Signal) string { return protocol.SignalName(s) }

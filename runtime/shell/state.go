@@ -16,41 +16,41 @@ import (
 	"trl/runtime/sessionlog"
 )
 
-// state is what is known of a shell's state outside of it: two memfds that the shell writes snapshots into by turns, so
-// that one of them is whole at any moment, and one for the snapshot of the EXIT trap. Snapshots may hold secrets: they stay in memory, and go with the descriptors.
+// state holds the snapshots of a shell. The shell writes them into two memfds by turns, so that one is whole at any moment, and the
+// EXIT trap writes its snapshot into a third. Snapshots may have secrets, so they stay in memory and are gone with the descriptors.
 type state struct {
-	mu         sync.Mutex // guards all below: a process may be started from the last snapshot while a command runs
+	mu         sync.Mutex // guards all fields below, because a process may start from the last snapshot while a command runs
 	fd         [2]int
 	exit       int
-	sessionLog *sessionlog.Log // what our owner writes down about the session
-	held       []int           // what the keeper calls fd[0], fd[1], exit and book
-	endMarks   [2]string       // what ends a whole snapshot in fd[i]; "" for one never asked for
-	newer      int             // index of the one asked for last
-	seq        int             // Number of the one asked for last
+	sessionLog *sessionlog.Log // the session's entries, which the session's owner writes
+	held       []int           // the keeper's numbers for fd[0], fd[1], exit and sessionLog
+	endMarks   [2]string       // the end of a whole snapshot in fd[i]; "" if none was requested
+	newer      int             // index of the snapshot that was requested last
+	seq        int             // number of the snapshot that was requested last
 
-	// A snapshot is current when every command that has ended did so before the snapshot was asked for. Only the holder
-	// of Shell.turn asks for snapshots and ends commands.
+	// A snapshot is current if no command has ended after the snapshot was requested. Only the holder of Shell.turn requests
+	// snapshots and ends commands.
 	ended  int    // how many commands have ended
-	behind [2]int // the value of ended when fd[i] was asked for; unknownState: not known
+	behind [2]int // the value of ended when fd[i] was requested, or unknownState
 	tried  int    // the value of ended at the last try to get a snapshot
-	last   []byte // what the shell was put back with, until it has written another snapshot; nil: a fresh shell, or it has
-	lastAt int    // the value of ended that last belongs to; unknownState: not known
+	last   []byte // the snapshot that the shell was restored with; nil for a fresh shell, and after the shell has written another
+	lastAt int    // the value of ended that last belongs to, or unknownState
 }
 
-// unknownState stands where it is not known which commands had ended when a snapshot was asked for.
+// unknownState says that it is unknown which commands had ended when a snapshot was requested.
 const unknownState = -1
 
-// noSnapshot is the number of a fresh shell's state in a SavedCommand; snapshots have greater numbers. 0 was written by a
-// version that did not know.
+// noSnapshot is the number of a fresh shell's state in a SavedCommand. Snapshots have greater numbers. An older version of trl wrote
+// 0, which means unknown.
 const noSnapshot = 1
 
-// Which of held is which.
+// Indexes of state.held.
 const (
 	heldExit       = 2
 	heldSessionLog = 3
 )
 
-// newState makes the session log; the rest comes with take.
+// newState returns a state with its session log. setFiles sets the snapshot files.
 func newState() (*state, error) {
 	book, err := sessionlog.New()
 	if err != nil {
@@ -59,17 +59,17 @@ func newState() (*state, error) {
 	return &state{fd: [2]int{-1, -1}, exit: -1, sessionLog: book, seq: noSnapshot, behind: [2]int{unknownState, unknownState}}, nil
 }
 
-// stateFiles are what the shell writes its snapshots into.
+// stateFiles are the files into which the shell writes its snapshots.
 var stateFiles = []own.ChannelKind{own.MemFile, own.MemFile, own.MemFile}
 
-// setFiles makes them s's own; book is what the keeper calls the session log.
+// setFiles sets the snapshot files. book is the keeper's number for the session log.
 func (s *state) setFiles(made []own.Channel, book int) {
 	s.fd[0], s.fd[1], s.exit = made[0].W, made[1].W, made[2].W
 	s.held = []int{made[0].HeldW, made[1].HeldW, made[2].HeldW, book}
 }
 
-// restoreState goes on with descriptors that another process wrote: what ends in a mark is whole. Whether that is current, only
-// a SavedCommand can tell: see before and after.
+// restoreState goes on with the snapshot files of an earlier gateway. A snapshot that ends in a mark is whole. Only a SavedCommand
+// shows whether it is current, see restoreRunning and restoreEnded.
 func restoreState(held []int, a, b, exit int, book *sessionlog.Log) *state {
 	s := &state{fd: [2]int{a, b}, exit: exit, sessionLog: book, held: held, behind: [2]int{unknownState, unknownState}, tried: unknownState, lastAt: unknownState}
 	for i, fd := range s.fd {
@@ -94,11 +94,11 @@ func restoreState(held []int, a, b, exit int, book *sessionlog.Log) *state {
 	return s
 }
 
-// afterAdoption is added to the number of the newest snapshot that an adopted state knows of. The last gateway may have asked
-// for a later one, which the shell has not written yet, and two snapshots must not have the same number.
+// afterAdoption is added to the number of the newest snapshot in an adopted state. The last gateway may have requested a later
+// snapshot, which the shell has not written yet, and two snapshots must not have the same number.
 const afterAdoption = 1000
 
-// restoreRunning takes over what the last gateway wrote down when it began the command that is still being run.
+// restoreRunning takes over the entry that the last gateway wrote when it began the command that still runs.
 func (s *state) restoreRunning(r SavedCommand) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -111,8 +111,8 @@ func (s *state) restoreRunning(r SavedCommand) {
 	s.seq = max(s.seq, r.Snapshot+afterAdoption)
 }
 
-// restoreEnded takes over the record of the last command that has ended, maybe with its shell: a snapshot with a later number was asked for
-// behind it.
+// restoreEnded takes over the entry of the last command that has ended, maybe with its shell. A snapshot with a greater number was
+// requested after that command.
 func (s *state) restoreEnded(r SavedCommand) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -122,35 +122,35 @@ func (s *state) restoreEnded(r SavedCommand) {
 	s.seq = max(s.seq, r.Snapshot+afterAdoption)
 }
 
-// numberLocked is the number of the snapshot in fd[i], 0 when there is none.
+// numberLocked returns the number of the snapshot in fd[i], 0 if there is none.
 func (s *state) numberLocked(i int) int {
 	n, _ := strconv.Atoi(strings.TrimSpace(strings.TrimPrefix(s.endMarks[i], dialect.EndMark)))
 	return n
 }
 
-// commandEnded says that the shell's state may be another one from now on.
+// commandEnded counts a command that has ended, which may have changed the shell's state.
 func (s *state) commandEnded() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.ended++
 }
 
-// wanted: a command has ended since the last try to get a snapshot.
+// wanted tells whether a command has ended since the last try to get a snapshot.
 func (s *state) wanted() bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return s.tried != s.ended && s.lastAt != s.ended
 }
 
-// skipSnapshot remembers that no snapshot can be had now.
+// skipSnapshot counts as a try, so that no snapshot is wanted until the next command ends.
 func (s *state) skipSnapshot() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.tried = s.ended
 }
 
-// askedFor returns the number of the last snapshot, and whether that is of the state that the shell is in, if the shell
-// finishes it.
+// askedFor returns the number of the snapshot that was requested last, and whether that snapshot, once whole, has the shell's
+// present state.
 func (s *state) askedFor() (number int, current bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -163,7 +163,7 @@ func (s *state) askedFor() (number int, current bool) {
 	return s.seq, false
 }
 
-// close closes all but the session log, which ends when the session is forgotten.
+// close closes the snapshot files. The session log stays open until the session is forgotten.
 func (s *state) close() {
 	for _, fd := range []int{s.fd[0], s.fd[1], s.exit} {
 		if fd >= 0 {
@@ -172,13 +172,14 @@ func (s *state) close() {
 	}
 }
 
-// ask sends the line that makes the shell write one, and does not wait for it: the shell takes it before any later command.
+// ask sends the line that makes the shell write a snapshot, and does not wait for it. The shell reads this line before any later
+// command.
 func (s *state) ask(p *shellProc) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	into := s.newer
 	if !s.pendingLocked() {
-		into ^= 1 // the other one is whole and the better of the two until this is
+		into ^= 1 // overwrite the older one; the newer one is whole and stays valid until this one is whole
 	}
 	m := strconv.Itoa(s.seq + 1)
 	line := fmt.Sprintf("__trl_s \"$__trl_p/%d\" %s%s\n", s.held[into], m, p.dialect.KeepStatus)
@@ -186,14 +187,14 @@ func (s *state) ask(p *shellProc) {
 		line = fmt.Sprintf("__trl_v=$?;__trl_k;\\builtin trap -p >|\"$__trl_p/%d\";", s.held[into]) + line
 	}
 	if !p.sendBy(time.Now().Add(abortTimeout), line) {
-		return // it stays wanted
+		return // a snapshot is still wanted
 	}
 	s.newer, s.tried = into, s.ended
 	s.seq++
 	s.endMarks[into], s.behind[into] = dialect.EndMark+" "+m+"\n", s.ended
 }
 
-// pending: the shell has not finished the snapshot asked for last.
+// pending tells whether the shell has not finished the snapshot that was requested last.
 func (s *state) pending() bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -204,7 +205,7 @@ func (s *state) pendingLocked() bool {
 	return s.endMarks[s.newer] != "" && !isWhole(s.fd[s.newer], s.endMarks[s.newer])
 }
 
-// size is that of the last snapshot: large ones are taken less often.
+// size returns the size of the last snapshot. Large snapshots are taken less often.
 func (s *state) size() int64 {
 	var st unix.Stat_t
 	if unix.Fstat(s.fd[s.newer], &st) != nil {
@@ -213,8 +214,8 @@ func (s *state) size() int64 {
 	return st.Size
 }
 
-// script returns the newest whole snapshot as a script, nil when there is none, and whether it has the effects of every
-// command that has ended. With dead, the shell that is to be replaced, what its EXIT trap wrote counts.
+// script returns the newest whole snapshot as a script, nil if there is none, and whether it has the effects of every command that
+// has ended. dead is the shell that will be replaced, or nil; the snapshot of its EXIT trap counts as the newest.
 func (s *state) script(k *dialect.Dialect, dead *shellProc) (script []byte, current bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -229,7 +230,7 @@ func (s *state) script(k *dialect.Dialect, dead *shellProc) (script []byte, curr
 		if s.exitedLocked(dead) {
 			raw, at = content(s.exit), s.ended
 		}
-		s.last, s.lastAt = raw, at // restored is about to forget what the files hold
+		s.last, s.lastAt = raw, at // restored will forget the files
 	}
 	switch current = at == s.ended; {
 	case raw == nil:
@@ -240,9 +241,12 @@ func (s *state) script(k *dialect.Dialect, dead *shellProc) (script []byte, curr
 	return dialect.PosixScript(raw), current
 }
 
-// exitedLocked: the EXIT trap of this shell has written all down, and not from inside of a function, whose locals would be among
-// it. A gateway may have died before it forgot what the shell before wrote there, so the mark has a number of the shell's own: two
-// shells that follow each other do not have the same control pipe, since the second one has its own before the first one's is closed.
+// exitedLocked tells whether the EXIT trap of this shell has written a whole snapshot. A snapshot from inside a function does not
+// count, because it has the function's local variables.
+//
+// The file may still have the snapshot of the previous shell, if a gateway died before it emptied the file. So the mark has the
+// number of the shell's control pipe. Two successive shells have different numbers, because the second pipe is made before the
+// first is closed.
 func (s *state) exitedLocked(p *shellProc) bool {
 	return isWhole(s.exit, dialect.EndMark+" x0 "+strconv.Itoa(p.held[heldCtlW])+"\n")
 }
@@ -253,7 +257,7 @@ func (s *state) exited(p *shellProc) bool {
 	return s.exitedLocked(p)
 }
 
-// restored starts again after the state was put into a new shell, where it is still true.
+// restored forgets the snapshot files after a new shell has got the state. The state counts as current.
 func (s *state) restored() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -261,22 +265,23 @@ func (s *state) restored() {
 	_ = unix.Ftruncate(s.exit, 0)
 }
 
-// forget drops everything: the session starts anew, and whoever calls this says so to the client.
+// forget drops the whole state. The caller tells the client that it is lost.
 func (s *state) forget() {
 	s.restored()
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	for _, fd := range s.fd { // our successor goes by what is whole in there
+	for _, fd := range s.fd { // otherwise the next gateway would restore a whole snapshot from them
 		_ = unix.Ftruncate(fd, 0)
 	}
 	s.last = nil
 }
 
-// maxSnapshot bounds what is read of a session's state, some thousand times that of an ordinary one: the session may make the
-// file as large as it likes. What is in a larger one is not put back, and nothing starts from it.
+// maxSnapshot is the largest snapshot that is read, because the session can make the file as large as it likes. It is some thousand
+// times the size of an ordinary snapshot. A larger one is not restored, and no process starts from it.
 const maxSnapshot = 16 << 20
 
-// isWhole: the snapshot has its mark at the end. One with holes is none that a shell wrote: it costs its session nothing, and us memory.
+// isWhole tells whether the snapshot ends in its mark. A file with holes does not count: no shell wrote it, and it would cost us
+// memory but the session none.
 func isWhole(fd int, mark string) bool {
 	var st unix.Stat_t
 	if unix.Fstat(fd, &st) != nil || st.Size < int64(len(mark)) || st.Size > maxSnapshot || st.Blocks*512 < st.Size {
@@ -287,13 +292,13 @@ func isWhole(fd int, mark string) bool {
 	return err == nil && string(b[:n]) == mark
 }
 
-// content is what a snapshot's file holds.
+// content returns the content of a snapshot file.
 func content(fd int) []byte {
 	var st unix.Stat_t
 	if unix.Fstat(fd, &st) != nil {
 		return nil
 	}
-	b := make([]byte, min(st.Size, maxSnapshot)) // not by its path: it may be another user's
+	b := make([]byte, min(st.Size, maxSnapshot)) // read through the descriptor, because the file may belong to another user
 	for n := 0; n < len(b); {
 		k, err := descriptor.RetryEINTR(func() (int, error) { return unix.Pread(fd, b[n:], int64(n)) })
 		if err != nil || k == 0 {
@@ -304,7 +309,7 @@ func content(fd int) []byte {
 	return b
 }
 
-// forgetLast drops the copy of a snapshot that the shell has written another one after.
+// forgetLast drops last once the shell has written a newer snapshot.
 func (s *state) forgetLast() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
