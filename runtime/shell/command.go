@@ -81,7 +81,7 @@ func (c *Command) Cancel(sig syscall.Signal, grace time.Duration) {
 	c.startWatchdogLocked()
 }
 
-// Signal sends only sig, to the processes that PROTOCOL.md names for exec.signal. The channel gets one result, at the latest when
+// Signal sends only sig, as in the section "Signals" of PROTOCOL.md. The channel gets one result, at the latest when
 // Run returns.
 func (c *Command) Signal(sig syscall.Signal) <-chan SignalResult {
 	q := signalRequest{sig, make(chan SignalResult, 1)}

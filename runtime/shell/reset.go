@@ -11,8 +11,8 @@ import (
 	"trl/runtime/own"
 )
 
-// Reset gives the session a fresh shell, everything of the old one killed. No Run may be going on. Where the error is Scarce, the
-// next command or Revive makes the shell.
+// Reset kills all processes of the session and starts a fresh shell. The caller makes sure that no Run goes on. After a Scarce error
+// the next command or Revive starts the shell.
 func (s *Shell) Reset(ctx context.Context, dir string, env []string) error {
 	<-s.turn
 	defer func() { s.turn <- struct{}{} }()
@@ -40,7 +40,7 @@ func (s *Shell) Reset(ctx context.Context, dir string, env []string) error {
 	return s.startEmptyShell(scarceTimeout)
 }
 
-// endProcesses kills everything of the session and lets go of the shell process.
+// endProcesses kills all processes of the session and releases the shell process.
 func (s *Shell) endProcesses(ctx context.Context) error {
 	s.mu.Lock()
 	group := s.group
@@ -49,7 +49,7 @@ func (s *Shell) endProcesses(ctx context.Context) error {
 		return err
 	}
 	s.mu.Lock()
-	late, procs, terms, p := s.copiers, s.procs, maps.Clone(s.terms), s.p // a terminal takes itself out
+	late, procs, terms, p := s.copiers, s.procs, maps.Clone(s.terms), s.p // a clone, because a terminal deletes itself from s.terms
 	s.copiers, s.procs, s.p, s.leftScopes = nil, map[*Process]struct{}{}, nil, nil
 	s.mu.Unlock()
 	for pr := range procs {
@@ -68,17 +68,18 @@ func (s *Shell) endProcesses(ctx context.Context) error {
 	return nil
 }
 
-// A pendingClose is a Close at work, which others wait for.
+// A pendingClose is a Close that goes on. Other callers of Close wait for it.
 type pendingClose struct {
-	done chan struct{} // closed when it has returned
-	err  error         // what it returned; once done
+	done chan struct{} // closed when that Close has returned
+	err  error         // the result; set before done is closed
 }
 
-// sessionKillTimeout is how long a KILL may take: what is in an uninterruptible sleep after that is reported, not waited for.
+// sessionKillTimeout is how long a KILL may take. A process in an uninterruptible sleep that lives longer is reported as an error.
 const sessionKillTimeout = 30 * time.Second
 
-// Close ends the session: HUP to the shell and TERM to all else, grace, KILL. Nothing of it is left when it returns nil.
-// A Run that is going on returns. Called again meanwhile, it waits for the same end, with the smaller grace.
+// Close ends the session: it sends HUP to the shell and the terminals, TERM to all other processes, and KILL after grace. When it
+// returns nil, no process of the session is left. A Run that goes on returns. A second call waits for the same end, and the
+// smaller grace counts.
 func (s *Shell) Close(grace time.Duration) (err error) {
 	until := time.Now().Add(grace)
 	s.mu.Lock()
@@ -107,22 +108,22 @@ func (s *Shell) Close(grace time.Duration) (err error) {
 	if group != nil {
 		if err := group.Close(ctx); err != nil {
 			s.mu.Lock()
-			s.closed = nil // it can be tried again
+			s.closed = nil // so that another Close can try again
 			s.mu.Unlock()
 			return err
 		}
 	}
 	s.wake()
-	<-s.turn // a Run sees the death of its shell
+	<-s.turn // a Run ends, because its shell is dead
 	err = s.endProcesses(ctx)
 	s.dispose()
-	s.turn <- struct{}{} // who comes late finds no shell
+	s.turn <- struct{}{} // later callers find no shell
 	return err
 }
 
 // endInOrder sends HUP to the shell and the terminals, and TERM to everything else of the session.
 func endInOrder(group own.KeptGroup, p *shellProc, terms []*Terminal) {
-	for _, t := range terms { // interactive shells ignore TERM; a stopped program takes no other signal than CONT
+	for _, t := range terms { // interactive shells ignore TERM; a stopped program handles no signal before CONT
 		t.Signal(syscall.SIGHUP)
 		t.Signal(syscall.SIGCONT)
 	}
@@ -141,7 +142,7 @@ func (s *Shell) killDeadline() time.Time {
 	return s.killAt
 }
 
-// dispose closes what is left when no process is.
+// dispose closes the session's descriptors and its confinement, and its group if no shell was started.
 func (s *Shell) dispose() {
 	if s.group != nil && s.p == nil {
 		_ = s.group.Close(context.Background())
@@ -161,7 +162,7 @@ func (s *Shell) dispose() {
 	}
 }
 
-// Forget gives back what is held for a session that was closed: the output of its commands above all.
+// Forget drops all that is kept for a closed session, above all the output of its commands.
 func (s *Shell) Forget() {
 	s.streamLogs.close()
 	if s.state != nil {

@@ -16,35 +16,35 @@ import (
 )
 
 // A shell process that has died is replaced by one with the state of its newest whole snapshot. Snapshots are taken between
-// commands: when none has come for a while, and before one that may be the shell's end or may last. If the newest one is older
-// than the last command that has ended, the client is told that everything may be lost.
+// commands: when no command has come for a while, and before a command that may end the shell or may last. If a command has ended
+// after the newest snapshot, the client is told that everything may be lost.
 
-// Why a shell was replaced and put back: the label of trl_shell_restores_total.
+// Causes for which a shell was restored. They are the label values of trl_shell_restores_total.
 const (
-	causeExited = "exited" // it said so: exit, set -e
-	causeKilled = "killed" // it ended without a word
+	causeExited = "exited" // its EXIT trap reported: exit, set -e
+	causeKilled = "killed" // it ended without a report
 )
 
-// RestoreCauses is the whole list.
+// RestoreCauses has all causes.
 var RestoreCauses = []string{causeExited, causeKilled}
 
-// snapshotAge is how old the last snapshot may get while commands that take no time follow each other without a rest.
+// snapshotAge is how old the last snapshot may get while brief commands follow each other without a pause.
 const snapshotAge = 250 * time.Millisecond
 
 const (
-	// Snapshots may take one part in snapshotShare of a session's time. A session that needs fewer saves time up for a burst,
-	// snapshotBurst at most: that is 50 small snapshots of bash, which take 0.4 ms each.
+	// Snapshots may take 1/snapshotShare of a session's time. A session that takes fewer saves up time for a burst, at most
+	// snapshotBurst. That is enough for 50 small snapshots of bash, which take 0.4 ms each.
 	snapshotShare = 25
 	snapshotBurst = 500 * time.Millisecond
-	// costPerByte is for what a snapshot of a large variable costs, measured with 50 MB in bash. Many small functions
-	// cost more per byte.
+	// costPerByte is the time that a snapshot takes per byte of a large variable, measured with 50 MB in bash. Many small
+	// functions take more time per byte.
 	costPerByte = 12 * time.Nanosecond
 )
 
-// snapshotDelay is the time until another snapshot keeps to the share of snapshots; 0: it does now.
+// snapshotDelay returns the time until another snapshot stays within snapshotShare, 0 if it does now.
 func (s *Shell) snapshotDelay() time.Duration { return max(0, time.Until(s.snapshotsPaid)) }
 
-// countSnapshot counts a snapshot.
+// countSnapshot adds the expected time of a snapshot to the time that snapshots have taken.
 func (s *Shell) countSnapshot(k *dialect.Dialect) {
 	saved := s.snapshotTried.Add(-snapshotBurst)
 	if s.snapshotsPaid.Before(saved) {
@@ -53,31 +53,31 @@ func (s *Shell) countSnapshot(k *dialect.Dialect) {
 	s.snapshotsPaid = s.snapshotsPaid.Add(snapshotShare * (k.SnapshotCost + time.Duration(s.state.size())*costPerByte))
 }
 
-// snapshotFirst says whether to take a snapshot before a command, since the shell may not live to take another one, or a process may be
-// started while the command runs.
+// snapshotFirst tells whether to take a snapshot before a command, because the command may end the shell, or because a process may
+// start while the command runs.
 func (s *Shell) snapshotFirst(text string) bool {
 	for _, word := range []string{"kill", "exec", "exit"} {
 		if strings.Contains(text, word) {
 			return true
 		}
 	}
-	if !s.mayTrapAbort && isBrief(text) { // a trap makes every abort cost the shell
+	if !s.mayTrapAbort && isBrief(text) { // with a trap for the abort signal, every abort kills the shell
 		return time.Since(s.snapshotTried) > snapshotAge
 	}
 	return s.snapshotDelay() == 0
 }
 
-// briefWords are builtins that take no time and end no shell.
+// briefWords are builtins that take almost no time and do not end the shell.
 var briefWords = map[string]bool{
 	":": true, "true": true, "false": true, "echo": true, "printf": true, "test": true, "[": true, "pwd": true, "cd": true,
 	"export": true, "unset": true, "readonly": true, "declare": true, "typeset": true, "alias": true, "unalias": true,
 	"shopt": true, "setopt": true, "unsetopt": true, "umask": true,
 }
 
-// maxBrief bounds the text that brief reads.
+// maxBrief is the longest text that isBrief checks.
 const maxBrief = 256
 
-// isBrief says whether text is nothing but assignments and briefWords. Whoever redefines these words gets fewer snapshots.
+// isBrief tells whether text has only assignments and briefWords. A user who redefines these words gets fewer snapshots.
 func isBrief(text string) bool {
 	if len(text) > maxBrief || strings.ContainsAny(text, "`()<>") {
 		return false
@@ -96,7 +96,7 @@ func isBrief(text string) bool {
 	return true
 }
 
-// SnapshotIfDue takes a snapshot when one is due. It returns at once, with the time after which to call it again, 0 for none.
+// SnapshotIfDue requests a snapshot if one is due. It returns at once, with the time after which to call it again, 0 for not at all.
 func (s *Shell) SnapshotIfDue() time.Duration {
 	select {
 	case <-s.turn:
@@ -113,14 +113,14 @@ func (s *Shell) SnapshotIfDue() time.Duration {
 	if wait := s.snapshotDelay(); wait > 0 {
 		return wait
 	}
-	if p.unread() > 0 { // it has not come to it yet that its last command is over
-		return min(max(time.Since(s.snapshotTried)/4, time.Millisecond), time.Minute) // on a busy machine that takes moments; one that is stopped is not asked often
+	if p.unread() > 0 { // the shell has not read the lines after its last command yet
+		return min(max(time.Since(s.snapshotTried)/4, time.Millisecond), time.Minute) // short on a busy machine, long for a shell that is stopped
 	}
 	s.snapshot(p)
 	return 0
 }
 
-// snapshot asks for one, unless its file would be larger than the shell may write: that would end it (`ulimit -f`).
+// snapshot requests a snapshot, unless the file may become larger than the shell's `ulimit -f`, which would end the shell.
 func (s *Shell) snapshot(p *shellProc) {
 	most, known := procfs.SoftLimit(p.child.Pid(), unix.RLIMIT_FSIZE, "Max file size")
 	if s.snapshotTried = time.Now(); known && most < uint64(max(2*s.state.size(), minSnapshotRoom)) {
@@ -131,10 +131,10 @@ func (s *Shell) snapshot(p *shellProc) {
 	s.state.ask(p)
 }
 
-// minSnapshotRoom is more than what a plain shell has to say.
+// minSnapshotRoom is more than the size of a plain shell's snapshot.
 const minSnapshotRoom = 32 << 10
 
-// mayDefine says whether text may define a function, itself or by what it reads.
+// mayDefine tells whether text may define a function, directly or through a file or `eval`.
 func mayDefine(text string) bool {
 	for _, sign := range []string{". ", ".\t", ".\\", "eval"} {
 		if strings.Contains(text, sign) {
@@ -149,14 +149,14 @@ func mayDefine(text string) bool {
 	return false
 }
 
-// allState is all that a state has; its options include traps and the umask.
+// allState names all parts of a state. "options" includes traps and the umask.
 var allState = []string{"variables", "functions", "aliases", "options", "working_dir"}
 
-// onecmd is how a snapshot of bash says `set -t`.
+// onecmd is the line for `set -t` in a snapshot of bash.
 const onecmd = "\nset -o onecmd\n"
 
-// savedState is the script that makes a fresh shell what the last snapshot says, nil when there is none. current: the snapshot has
-// the effects of every command that has ended.
+// savedState returns the script that gives a fresh shell the state of the last snapshot, nil if there is none. current tells whether
+// the snapshot has the effects of every command that has ended.
 func (s *Shell) savedState(k *dialect.Dialect, dead *shellProc) (script []byte, current bool) {
 	script, current = s.state.script(k, dead)
 	if script == nil {
@@ -167,7 +167,8 @@ func (s *Shell) savedState(k *dialect.Dialect, dead *shellProc) (script []byte, 
 	return append(dialect.UnsetSpawnEnv(k, s.cfg.Env), script...), current
 }
 
-// restoreScript is the script that makes the next process what dead was, without what would end that one, too; and what is lost.
+// restoreScript returns the script that gives the next process the state of dead, and the names of what is lost. It leaves out options
+// that would end the next process, too.
 func (s *Shell) restoreScript(dead *shellProc) (script []byte, lost []string) {
 	script, current := s.savedState(dead.dialect, dead)
 	if dead.exit != nil && *dead.exit != 0 {
@@ -180,7 +181,7 @@ func (s *Shell) restoreScript(dead *shellProc) (script []byte, lost []string) {
 			script = append(script, "\n"+dead.dialect.Call("set")+" +e +u\n"...)
 		}
 	}
-	if at := bytes.LastIndex(script, []byte(onecmd)); at >= 0 { // a shell with it would end after its first line
+	if at := bytes.LastIndex(script, []byte(onecmd)); at >= 0 { // with this option the shell would exit after its first line
 		script[at+len("\nset ")] = '+'
 		lost = append(lost, "onecmd")
 	}
@@ -192,15 +193,14 @@ func (s *Shell) restoreScript(dead *shellProc) (script []byte, lost []string) {
 	return script, lost
 }
 
-// restoreShell replaces dead by a new process with its last state, and adds to after what that lost. Where something is short for longer
-// than patience, the error is Scarce, dead stays in its place with all that is known of its state, and the next command or Revive
-// tries again.
+// restoreShell replaces dead by a new process with its last state, and sets after.Lost. If a resource is missing for longer than
+// timeout, the error is Scarce and dead stays in its place with its state. The next command or Revive then tries again.
 func (s *Shell) restoreShell(dead *shellProc, after *Replaced, timeout time.Duration) (err error) {
-	if dead == nil { // Reset could not make it
+	if dead == nil { // Reset could not start a shell
 		return s.startEmptyShell(timeout)
 	}
 	<-dead.child.Exited()
-	s.closePipes() // it may have complained into them when it died
+	s.closePipes() // the shell may have written errors into them when it died
 	for {
 		if _, ok := dead.next(); !ok { // the exit report may still be in the pipe
 			break
@@ -230,7 +230,7 @@ func (s *Shell) restoreShell(dead *shellProc, after *Replaced, timeout time.Dura
 	}
 	switch {
 	case err != nil || script == nil:
-	case p.stateStatus == nil && p.dialect.ListsFunctions: // there is a function that does not read back
+	case p.stateStatus == nil && p.dialect.ListsFunctions: // the shell could not parse a function of the snapshot
 		lost = Union(lost, []string{"functions", "options"})
 	case p.stateStatus == nil:
 		lost = Union(lost, []string{"aliases", "options"})
@@ -245,7 +245,7 @@ func (s *Shell) restoreShell(dead *shellProc, after *Replaced, timeout time.Dura
 	s.mu.Unlock()
 	after.Lost = lost
 	s.saveReplaced(after)
-	if dead.scope.Remove() { // not before: a gateway that took over in between would look for the dead shell in it
+	if dead.scope.Remove() { // not before saveReplaced: a gateway that took over in between would look for the dead shell in this scope
 		s.mu.Lock()
 		s.leftScopes = slices.DeleteFunc(s.leftScopes, func(c own.KeptScope) bool { return c == dead.scope })
 		s.mu.Unlock()
@@ -261,20 +261,20 @@ func (s *Shell) restoreShell(dead *shellProc, after *Replaced, timeout time.Dura
 	return err
 }
 
-// What a shell is put back with may all be in use, by the session's own user first of all: it comes back soon, as a rule,
-// and the session is worth the wait.
+// The processes, descriptors or memory for another shell may all be in use, most likely by the session itself. They are usually free
+// again soon, so a restore waits scarceTimeout for them and tries every scarcePause.
 const (
 	scarceTimeout = 5 * time.Second
 	scarcePause   = 50 * time.Millisecond
 )
 
-// Scarce: err says that there are not enough processes, descriptors or memory, or no room in a file system of memory, at the moment.
+// Scarce tells whether err means that processes, descriptors, memory or the room in a file system are used up at the moment.
 func Scarce(err error) bool {
 	short := []error{unix.EAGAIN, unix.EMFILE, unix.ENFILE, unix.ENOMEM, unix.ENOSPC, unix.EDQUOT}
 	return slices.ContainsFunc(short, func(e error) bool { return errors.Is(err, e) })
 }
 
-// spawnRetrying is spawn for a session that has something to lose.
+// spawnRetrying is spawn, but tries again until timeout if the error is Scarce.
 func (s *Shell) spawnRetrying(script []byte, timeout time.Duration) (p *shellProc, err error) {
 	for begin := time.Now(); ; time.Sleep(scarcePause) {
 		p, err = s.spawn(script)
@@ -284,7 +284,8 @@ func (s *Shell) spawnRetrying(script []byte, timeout time.Duration) (p *shellPro
 	}
 }
 
-// startEmptyShell gives a session that has no shell one without a state. Where something is short, that is tried again as restoreShell is.
+// startEmptyShell starts a shell without a state for a session that has no shell. After a Scarce error it is tried again, as
+// restoreShell is.
 func (s *Shell) startEmptyShell(timeout time.Duration) error {
 	p, err := s.spawnRetrying(nil, timeout)
 	if s.restorePostponed = Scarce(err) && !s.closing.Load(); err != nil {
@@ -297,8 +298,8 @@ func (s *Shell) startEmptyShell(timeout time.Duration) error {
 	return nil
 }
 
-// Revive replaces a shell that died while no command ran. An error that is Scarce leaves it to be tried again: then it does not
-// wait, as its caller does.
+// Revive replaces a shell that died while no command ran. After a Scarce error the caller waits and calls it again; Revive itself
+// then does not wait.
 func (s *Shell) Revive() (lost []string, err error) {
 	<-s.turn
 	defer func() { s.turn <- struct{}{} }()
@@ -318,7 +319,7 @@ func (s *Shell) Revive() (lost []string, err error) {
 	return after.Lost, err
 }
 
-// makeReady brings the shell back to its channel once a command was aborted, and puts another in its place when it is dead.
+// makeReady waits until the shell answers again after an abort. It restores a shell that is dead or does not answer.
 func (s *Shell) makeReady(r *run, o *Outcome) {
 	if !r.died {
 		if r.p.barrier(r.seq, abortTimeout) {

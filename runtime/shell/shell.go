@@ -436,7 +436,7 @@ func (s *Shell) closePipes() {
 func (s *Shell) leaveScope(r *run) own.KeptScope {
 	old := r.p.scope
 	if r.died || r.scope != old {
-		return nil // a restored shell has a new scope; a dead one needs none; or an earlier gateway or killScope has moved the shell
+		return nil // a restored shell has a new scope; a dead one needs none; or an earlier gateway has moved the shell
 	}
 	fresh, err := s.group.NewScope()
 	if err == nil {

@@ -22,35 +22,37 @@ import (
 	"trl/runtime/procfs"
 )
 
-// bootTimeout bounds a shell's start: 2 ms as a rule, and a machine under the worst load must not lose a session by it.
+// bootTimeout is how long a shell's start may take. It usually takes 2 ms; the limit is long so that an overloaded machine loses no
+// session.
 const bootTimeout = 20 * time.Second
 
-// shellProc is one process of a session's shell: made by newShellProc, spawned by start or Keeper.StartSession, of use after
-// raise, used by one goroutine at a time (the caller of Run), ended by its own exit or by release.
+// shellProc is one process of a session's shell. newShellProc makes it, start or Keeper.StartSession spawns it, and it can be used
+// after boot. One goroutine at a time uses it (the caller of Run). It ends by its own exit or by KILL; release closes its
+// descriptors.
 type shellProc struct {
 	dialect      *dialect.Dialect
 	child        own.KeptChild
-	scope        own.KeptScope // where the shell is now, and with it what the running command starts
+	scope        own.KeptScope // holds the shell and what the running command starts
 	script       int           // write end of the script channel
-	ctlR         int           // control pipe: reports come in here
-	ctlW         int           // its other end, opened by the shell under /proc; -1 where the keeper is another process
-	text         int           // memfd: the text of the running command
-	scriptReader int           // the shell's end of the script channel, until it is spawned
+	ctlR         int           // read end of the control pipe, from which reports come
+	ctlW         int           // its write end, which the shell opens by its path; -1 if the keeper is another process
+	text         int           // memfd with the text of the running command
+	scriptReader int           // the shell's end of the script channel; -1 once it is spawned
 	argv         []string      // set once
-	held         []int         // what the keeper calls script, ctlR, ctlW and text; none of it before the shell runs
+	held         []int         // the keeper's numbers for script, ctlR, ctlW and text; nil before setChannels
 	lines        []byte
-	flood        flood      // what bounds the reading of lines
-	exit         *int       // the status that the EXIT trap told, nil before
-	exitIsWhole  bool       // the EXIT trap ran outside of functions, so that its snapshot is the shell's last state
-	stateStatus  *int       // what the state said at its end: 0, or 1 where its directory was not to be had; nil: it did not come to it
-	textSize     int        // bytes that text has at most
-	traps        bool       // it may have traps that would run for our lines; false until its first command
-	stdinPath    string     // path of its stdin in /proc, for stdin
-	poll         *poller    // its session's, for wait
-	pipeCalls    *pipeCalls // the same; see pipeCalls
+	flood        flood      // limits how fast lines are read
+	exit         *int       // the status that the EXIT trap reported; nil before
+	exitIsWhole  bool       // the EXIT trap ran outside of functions, so its snapshot is the shell's last state
+	stateStatus  *int       // what the state's script reported at its end: 0, or 1 if it could not enter the directory; nil: no report
+	textSize     int        // upper bound of the size of text
+	traps        bool       // the shell may have traps that would run for our lines; false until its first command
+	stdinPath    string     // path of the shell's stdin in /proc, used by stdin
+	poll         *poller    // the session's poller, used by wait
+	pipeCalls    *pipeCalls // the session's counter, see pipeCalls
 }
 
-// Which of held is which.
+// Indexes of shellProc.held.
 const (
 	heldScript = iota
 	heldCtlR
@@ -60,17 +62,16 @@ const (
 
 // report is one message of the control pipe.
 type report struct {
-	verb byte   // 'e' end of a command, 'j' a copy was started, 'g' what was told last
-	seq  string // whose; of 'g' the question's
-	val  int    // the status, or the copy's pid
-	last string // of 'g': the command whose status it is
+	verb byte   // 'e': a command ended; 'j': a copy was started; 'g': answer to the question what was reported last
+	seq  string // tag of the command or copy; for 'g' tag of the question
+	val  int    // the exit status, or the copy's pid
+	last string // for 'g': tag of the command that was reported last
 }
 
-// maxReport is beyond any line of the boot text.
+// maxReport is more than any report of the boot text.
 const maxReport = 4 << 10
 
-// newShellProc makes what of a shell's process is nobody else's: its script channel. Whoever does not get it to run
-// abandons it.
+// newShellProc makes a shellProc with its script channel. A caller that does not get the shell to run calls abandon.
 func newShellProc(path string) (p *shellProc, err error) {
 	p = &shellProc{script: -1, ctlR: -1, ctlW: -1, text: -1, scriptReader: -1}
 	if p.dialect, p.argv, err = dialect.Of(path); err != nil {
@@ -92,8 +93,8 @@ func newShellProc(path string) (p *shellProc, err error) {
 	return p, nil
 }
 
-// concurrently calls all at once, and says what the first of them to fail says. What they ask the keeper takes one round trip so,
-// not one each.
+// concurrently runs all calls at the same time and returns the first error in the order of calls. Their requests to the keeper then
+// take the time of one round trip.
 func concurrently(calls ...func() error) error {
 	errs := make([]error, len(calls))
 	var others sync.WaitGroup
@@ -105,20 +106,20 @@ func concurrently(calls ...func() error) error {
 	return cmp.Or(errs...)
 }
 
-// channels are what the shell opens: the control pipe, and the text of a command.
+// channels are the channels that the shell opens: the control pipe, and the text of a command.
 var channels = []own.ChannelKind{own.OutPipe, own.MemFile}
 
-// setChannels makes them p's own; script is what the keeper calls the script channel, which it holds as well.
+// setChannels sets p's channels. script is the keeper's number for the script channel, which it holds, too.
 func (p *shellProc) setChannels(group own.KeptGroup, made []own.Channel, script int) {
 	p.ctlR, p.ctlW, p.text = made[0].R, made[0].W, made[1].W
-	_, _ = unix.FcntlInt(uintptr(p.text), unix.F_SETFL, unix.O_NOATIME) // for took: the shell opens it anew
+	_, _ = unix.FcntlInt(uintptr(p.text), unix.F_SETFL, unix.O_NOATIME) // so that hasReadText sees only the shell's reads, which use an open file of its own
 	p.held = []int{script, made[0].HeldR, made[0].HeldW, made[1].HeldW}
 	if group.HeldElsewhere() {
 		descriptor.Close(&p.ctlW)
 	}
 }
 
-// start spawns the shell, in a scope of its own.
+// start spawns the shell in a new scope.
 func (p *shellProc) start(c ShellConfig, group own.KeptGroup) error {
 	err := concurrently(
 		func() (err error) {
@@ -145,7 +146,7 @@ func (p *shellProc) start(c ShellConfig, group own.KeptGroup) error {
 	return err
 }
 
-// spec is how the shell is spawned; done once it is, or cannot be.
+// spec returns how to spawn the shell. The caller calls done after the spawn, also if it failed.
 func (p *shellProc) spec(c ShellConfig) (spec own.Spec, done func(), err error) {
 	null, err := devNull()
 	if err != nil {
@@ -161,16 +162,16 @@ func (p *shellProc) spec(c ShellConfig) (spec own.Spec, done func(), err error) 
 	return own.Spec{Path: c.Path, Argv: append(p.argv, p.dialect.Args...), Env: c.Env, Dir: c.Dir, Files: files}, done, nil
 }
 
-// devNull is the stdio of all our shells while they run no command: one open file, for stdin.
+// devNull is the stdio of all shells while they run no command. It is one open file, so that stdin can recognize it.
 var devNull = sync.OnceValues(func() (*os.File, error) { return os.OpenFile(os.DevNull, os.O_RDWR, 0) })
 
-// abandon is for one that does not run, or shall not.
+// abandon kills and releases a shell whose start failed.
 func (p *shellProc) abandon(group own.KeptGroup) {
 	if p.child != nil {
 		_ = p.child.Signal(unix.SIGKILL)
 	}
 	p.release()
-	if p.held != nil && group != nil { // it went with the group
+	if p.held != nil && group != nil { // without a group nothing is held
 		group.Drop(p.held...)
 	}
 	if p.scope != nil {
@@ -179,8 +180,8 @@ func (p *shellProc) abandon(group own.KeptGroup) {
 	}
 }
 
-// boot lets a shell that was spawned read the boot text and then state, when there is one. Without, the shell reports as
-// soon as it has the text: it reads it while we and the client are at work, and what it is given to do comes after that.
+// boot makes a spawned shell read the boot text and then state, if there is one. Without state the shell reports as soon as it has
+// opened the text. It reads the rest while we and the client go on; later lines wait until it is done.
 func (s *Shell) boot(p *shellProc, group own.KeptGroup, state []byte) error {
 	p.pipeCalls = &s.pipeCalls
 	text := p.dialect.Boot
@@ -196,7 +197,7 @@ func (s *Shell) boot(p *shellProc, group own.KeptGroup, state []byte) error {
 	defer done()
 	line := ". " + boot
 	if state == nil {
-		line += "\n__trl_n='boot 0';" // a line of its own: most shells read byte by byte, and the first one waits for no more
+		line += "\n__trl_n='boot 0';" // a second line, because most shells read byte by byte and can run the first line without waiting for it
 	} else {
 		told := fmt.Sprintf("\n%s 's state %%s\\n' \"$__trl_l\" >|%s/%d\n", p.dialect.Call("printf"), group.Dir(), p.held[heldCtlW])
 		st, done, err := shareText(group, append(slices.Clip(state), told...))
@@ -216,7 +217,7 @@ func (s *Shell) boot(p *shellProc, group own.KeptGroup, state []byte) error {
 		p.send(p.report(p.dialect.ResendCall, "boot"))
 	}
 	p.poll = s.poll
-	// Each line it has taken without a word is a state that makes a shell useless; the caller tries without.
+	// If the shell has read every line and reports nothing twice, its state makes it unusable. The caller then tries without state.
 	ready, end := false, time.Now().Add(bootTimeout)
 	for mute := 0; !ready && mute < 2 && time.Now().Before(end) && !p.dead(); {
 		if _, ready = p.awaitVerb('e', "boot", time.Now().Add(firstWedgeInterval)); !ready && p.unread() == 0 {
@@ -231,7 +232,7 @@ func (s *Shell) boot(p *shellProc, group own.KeptGroup, state []byte) error {
 	return nil
 }
 
-// release closes what trl holds of a shell that has exited.
+// release waits for the shell's exit and closes our descriptors of it.
 func (p *shellProc) release() {
 	for _, fd := range []*int{&p.script, &p.scriptReader, &p.ctlR, &p.ctlW, &p.text} {
 		if *fd >= 0 {
@@ -245,8 +246,8 @@ func (p *shellProc) release() {
 	}
 }
 
-// stdin is what a command that is given none has to open, "" where the shell's own still is that. It is not once the user has
-// said `exec <file`, or where we may not look.
+// stdin returns the path that a command without stdin of its own opens. It is "" if the shell's own stdin is still /dev/null. After
+// `exec <file`, or if we may not look at the shell's descriptors, it is /dev/null.
 func (p *shellProc) stdin() string {
 	if p.dialect.Stdin != "" {
 		return p.dialect.Stdin
@@ -254,7 +255,7 @@ func (p *shellProc) stdin() string {
 	if null, err := devNull(); err == nil && sameFile(p.child.Pid(), 0, int(null.Fd())) {
 		return ""
 	}
-	if p.stdinPath == "" { // a gateway before us has started it, or the kernel does not tell
+	if p.stdinPath == "" { // an earlier gateway started the shell, or the kernel has no kcmp
 		p.stdinPath = procfs.Path(p.child.Pid(), "/fd/0")
 	}
 	var room [len(os.DevNull) + 1]byte
@@ -264,20 +265,20 @@ func (p *shellProc) stdin() string {
 	return os.DevNull
 }
 
-// report is what ends a line that has the shell report, by quit or again, what ran before.
+// report returns the end of a line. It makes the shell report the status of what ran before, by ReportCall or ResendCall.
 func (p *shellProc) report(call, seq string) string {
 	end := p.dialect.KeepStatus + "\n"
 	if !p.traps || !p.dialect.HidesTraps {
 		return call + " " + seq + end
 	}
-	// The status is taken within the first command: each further one would run a DEBUG trap.
+	// The first command saves the status, because each further command would run a DEBUG trap.
 	return `\builtin trap -p ERR RETURN DEBUG >|"$__trl_x${-:$((__trl_v=$?,0)):0}";\builtin trap - ERR RETURN DEBUG;` + call + " " + seq + " t" + end
 }
 
-// send writes one line to the script channel, which has room for two at least. Once it has more to say, that is sendBy.
+// send writes one line to the script channel, which has room for at least two lines. Callers with more lines use sendBy.
 func (p *shellProc) send(line string) { _ = p.write([]byte(line)) }
 
-// write is one line, whole or not at all.
+// write writes one line, whole or not at all.
 func (p *shellProc) write(line []byte) error {
 	crashpoint.Here("before a line")
 	p.pipeCalls.enter()
@@ -286,8 +287,8 @@ func (p *shellProc) write(line []byte) error {
 	return err
 }
 
-// sendBy is send once there is room: a packet pipe has 16 slots, and two only where its user's pipes exceed the kernel's
-// measure (fs.pipe-user-pages-soft). A shell that does not read is waited for until the deadline. False: not sent.
+// sendBy waits for room until the deadline and sends the line. It returns false if it did not send it. A packet pipe has 16 slots,
+// but only two if the pipes of its user exceed the kernel's soft limit (fs.pipe-user-pages-soft).
 func (p *shellProc) sendBy(deadline time.Time, line string) bool {
 	for {
 		switch err := p.write([]byte(line)); err {
@@ -305,7 +306,7 @@ func (p *shellProc) sendBy(deadline time.Time, line string) bool {
 	}
 }
 
-// writeText puts a command's text where the shell finds it.
+// writeText writes a command's text to the memfd that the shell reads.
 func (p *shellProc) writeText(text string) error {
 	if len(text) < p.textSize {
 		if err := unix.Ftruncate(p.text, int64(len(text))); err != nil {
@@ -316,18 +317,18 @@ func (p *shellProc) writeText(text string) error {
 	if err := writeMemfd(p.text, []byte(text)); err != nil {
 		return err
 	}
-	var times [2]unix.Timespec // of 1970, until it is read
+	var times [2]unix.Timespec // access time 1970 until the shell reads the text
 	_ = futimens(p.text, &times)
 	return nil
 }
 
-// hasReadText: the shell has begun to read that text since, and so to run it. Where this cannot be known, it is false.
+// hasReadText tells whether the shell has begun to read the text since writeText, and so to run it. It is false if that is unknown.
 func (p *shellProc) hasReadText() bool {
 	var st unix.Stat_t
 	return unix.Fstat(p.text, &st) == nil && st.Mtim.Sec == 0 && st.Atim.Sec != 0
 }
 
-// unread is how many bytes of the channel the shell has not taken.
+// unread returns how many bytes in the script channel the shell has not read.
 func (p *shellProc) unread() int {
 	p.pipeCalls.enter()
 	defer p.pipeCalls.leave()
@@ -338,7 +339,7 @@ func (p *shellProc) unread() int {
 	return n
 }
 
-// next returns a report that has arrived, without waiting.
+// next returns a report that has arrived. It does not wait.
 func (p *shellProc) next() (report, bool) {
 	for {
 		if i := bytes.IndexByte(p.lines, '\n'); i >= 0 {
@@ -384,19 +385,19 @@ func (p *shellProc) next() (report, bool) {
 		if len(p.lines) == 0 {
 			p.lines = p.lines[:0:0]
 		}
-		if len(p.lines) > maxReport { // no line of ours; a session may write what it likes there
+		if len(p.lines) > maxReport { // not a report of ours; a session can write anything into the pipe
 			p.lines = p.lines[:0]
 		}
 		p.lines = append(p.lines, buf[:n]...)
 	}
 }
 
-// A flood bounds what is read of a control pipe, which the session's processes can write to as fast as they like. Reports are some
-// 20 bytes each: beyond floodBytes in floodTime nothing is read until that time is over. The pipe is full then, and whoever writes waits.
+// A flood limits how fast a control pipe is read, because the session's processes can write to it as fast as they like. A report has
+// some 20 bytes. After floodBytes within floodTime nothing is read until that time is over; the pipe gets full, and writers wait.
 type flood struct {
-	heard int       // bytes since began
-	began time.Time // of the present floodTime, if it was long ago; zero: not yet
-	until time.Time // nothing is read before; zero: no flood
+	heard int       // bytes that were read since began
+	began time.Time // begin of the present floodTime; zero before the first
+	until time.Time // nothing is read before it; zero: no flood
 }
 
 const (
@@ -417,7 +418,7 @@ func (f *flood) count(n int) {
 	f.heard = 0
 }
 
-// pauses says that nothing is to be read now.
+// pauses tells whether the pipe must not be read now.
 func (f *flood) pauses() bool {
 	if f.until.IsZero() {
 		return false
@@ -429,11 +430,11 @@ func (f *flood) pauses() bool {
 	return false
 }
 
-// left is how long a pause lasts yet.
+// left returns how long the pause still lasts.
 func (f *flood) left() time.Duration { return max(0, time.Until(f.until)) }
 
-// wait returns when there is something to report, or the shell has exited, or after d; perhaps earlier. Not in a system call:
-// that would take a thread for each shell that is waited for, and Go's monitor looks after such ten thousand times a second.
+// wait returns when a report has come, or the shell has exited, or after d; perhaps earlier. It does not wait in a system call,
+// which would take a thread for each waiting shell, and Go's monitor checks such threads ten thousand times a second.
 func (p *shellProc) wait(d time.Duration) {
 	if own := (watchedFDs{p, [2]int{p.ctlR, p.child.Pidfd()}}); p.poll.slots[slotShell] != own {
 		p.poll.watch([slots]watchedFDs{slotShell: own, slotSession: unwatched, slotPipes: unwatched, slotStdin: unwatched})
@@ -446,7 +447,7 @@ func (p *shellProc) wait(d time.Duration) {
 	p.poll.wait(fds[:], d)
 }
 
-// awaitVerb waits for a report of seq; false when the shell exits or the time is over.
+// awaitVerb waits for a report with verb and seq. It returns false if the shell exits or the time is over.
 func (p *shellProc) awaitVerb(verb byte, seq string, deadline time.Time) (report, bool) {
 	for {
 		for {
@@ -466,20 +467,21 @@ func (p *shellProc) awaitVerb(verb byte, seq string, deadline time.Time) (report
 	}
 }
 
-// dead asks the kernel, not the child reaper: the pidfd is readable from the moment of the exit.
+// dead tells whether the shell has exited. It asks the kernel, not the child reaper: the pidfd is readable from the moment of the
+// exit.
 func (p *shellProc) dead() bool {
 	fds := []unix.PollFd{{Fd: int32(p.child.Pidfd()), Events: unix.POLLIN}}
 	n, _ := unix.Poll(fds, 0)
 	return n > 0
 }
 
-// barrier returns when the shell answers again, however late an abort's signal still hits it: a stale one takes at most
-// one line with it. False when the shell is dead or does not answer in time.
+// barrier returns true when the shell answers again after an abort. A late abort signal may make the shell drop one line, so barrier
+// sends its line again. It returns false if the shell is dead or does not answer in time.
 func (p *shellProc) barrier(tag string, bound time.Duration) bool {
 	end := time.Now().Add(bound)
 	for i := 0; time.Now().Before(end); i++ {
 		name := "b" + tag + "." + strconv.Itoa(i)
-		if i == 0 || p.unread() == 0 { // a packet pipe has 16 slots: never pile up
+		if i == 0 || p.unread() == 0 { // no second line before the first was read, because a packet pipe has only 16 slots
 			p.send(p.report(p.dialect.ReportCall, name))
 		}
 		wait := time.Now().Add(20 * time.Millisecond)
@@ -499,7 +501,7 @@ func (p *shellProc) barrier(tag string, bound time.Duration) bool {
 	return false
 }
 
-// ask lets the shell read text as a script of ours and waits for the end of it. ok is false when it did not answer.
+// ask makes the shell run text as a script and waits for the script's end. ok is false if the shell did not answer.
 func (p *shellProc) ask(group own.KeptGroup, tag, text string, bound time.Duration) (status int, ok bool) {
 	path, done, err := shareText(group, []byte(text))
 	if err != nil {
@@ -514,9 +516,9 @@ func (p *shellProc) ask(group own.KeptGroup, tag, text string, bound time.Durati
 	return r.val, ok
 }
 
-// shareText gives the session's shells a text to open at path, until done is called or we end.
+// shareText makes text readable for the session's shells at path, until done is called or the gateway ends.
 func shareText(group own.KeptGroup, text []byte) (path string, done func(), err error) {
-	if !group.UsesFIFOs() { // then our own descriptors will do, and nobody need be asked
+	if !group.UsesFIFOs() { // then the shell can open our descriptor, and the keeper need not be asked
 		fd, err := descriptor.Memfd("lent")
 		if err != nil {
 			return "", nil, err
@@ -544,7 +546,7 @@ func sharedText(path string, done func(), err error) (string, func(), error) {
 	return path, done, nil
 }
 
-// writeMemfd makes b the beginning of a memfd.
+// writeMemfd writes b to the beginning of a memfd.
 func writeMemfd(fd int, b []byte) error {
 	for off := 0; off < len(b); {
 		n, err := unix.Pwrite(fd, b[off:], int64(off))
@@ -559,7 +561,8 @@ func writeMemfd(fd int, b []byte) error {
 	return nil
 }
 
-// ppoll waits for fds, negative for ever. EINTR counts as a wake-up with nothing ready: every caller looks again.
+// ppoll waits for fds for the time d; a negative d means no limit. After EINTR it returns with nothing ready; every caller checks
+// again.
 func ppoll(fds []unix.PollFd, d time.Duration) {
 	var ts *unix.Timespec
 	if d >= 0 {
@@ -582,8 +585,8 @@ func futimens(fd int, times *[2]unix.Timespec) error {
 	return nil
 }
 
-// sameFile says whether a descriptor of another process and one of ours are of one open file, not only of the same one. False
-// also where we may not look, or the kernel does not tell (kcmp).
+// sameFile tells whether fd of the process pid and our descriptor own share one open file description. It returns false, too, if we
+// may not look, or if the kernel has no kcmp.
 func sameFile(pid, fd, own int) bool {
 	const file = 0 // KCMP_FILE
 	order, _, errno := unix.Syscall6(unix.SYS_KCMP, ownPid, uintptr(pid), file, uintptr(own), uintptr(fd), 0)
