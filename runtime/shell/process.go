@@ -18,28 +18,28 @@ import (
 	"trl/runtime/procfs"
 )
 
-// ProcessSpec is a background command.
+// ProcessSpec describes a background process.
 type ProcessSpec struct {
 	Text      string
 	Dir       string
 	Env       map[string]*string
 	OpenStdin bool
-	Journal   *journal.Journal // closed when nobody holds the process's output any more
+	Journal   *journal.Journal // closed when no process holds the output pipes any more
 }
 
-// Process is a background command with a scope of its own, made by Shell.PrepareProcess. One goroutine (watch) waits for its
-// end; a Copier copies its output. It ends by itself, by Kill, or with its session.
+// Process is a background process with its own scope. Shell.PrepareProcess makes it. One goroutine waits for its end
+// (watchChild, watchCopy), and a Copier copies its output. It ends by itself, by Kill, or with its session.
 type Process struct {
 	heldResources
 	b            *Base
-	s            *Shell // whose it is
+	s            *Shell // its session's shell
 	scope        own.KeptScope
 	scopeRemoved bool // guarded by mu
 	pid          int
-	stdin        *stdinBuffer // its stdin, nil when it has none
+	stdin        *stdinBuffer // its stdin; nil if it has none
 	pipes        *outputPipes
 	copier       *Copier
-	exited       chan struct{} // closed by watch, after the output is in the journal
+	exited       chan struct{} // closed by finish, after the output is in the journal
 
 	inputToken chan struct{} // one token: the stdin buffer has more; nil without stdin
 	feederDone chan struct{} // closed when the feeder has ended; nil without stdin
@@ -47,10 +47,11 @@ type Process struct {
 	saved      SavedProcess  // set once in Start
 }
 
-// PrepareProcess makes a background command from the session's present state: directory, variables, functions. Its text does not run
-// before Start, so that the caller can write it down until then. A fresh bash or
-// zsh reads a snapshot; a POSIX shell that may have functions, which it cannot list, makes a copy of itself, which
-// ignores INT and QUIT, as POSIX has it for what is started with `&`.
+// PrepareProcess makes a background process with the session's present state: directory, variables, functions. Its text does not run
+// before Start, so that the caller can write an entry first.
+//
+// A fresh bash or zsh reads a snapshot. A POSIX shell cannot list its functions, so a shell that may have functions forks a copy of
+// itself. The copy ignores INT and QUIT, as POSIX requires for a command that is started with `&`.
 func (s *Shell) PrepareProcess(spec ProcessSpec) (*Process, error) {
 	if spec.Dir != "" {
 		if err := s.currentGroup().Enterable(spec.Dir); err != nil {
@@ -81,7 +82,7 @@ func (s *Shell) PrepareProcess(spec ProcessSpec) (*Process, error) {
 		}
 		if err == nil {
 			if before != "" {
-				before = "{ " + before + "} 2>/dev/null\n" // what the session traces is not the process's
+				before = "{ " + before + "} 2>/dev/null\n" // keeps the trace of these lines (set -x) out of the process's output
 			}
 			script := before + sp.dialect.RunLine(group.Dir()+"/"+strconv.Itoa(text)) + "\n"
 			if byCopy {
@@ -123,7 +124,7 @@ func (s *Shell) PrepareProcess(spec ProcessSpec) (*Process, error) {
 // Start lets the process run.
 func (p *Process) Start() { p.openGate() }
 
-// makePipes makes what the process is connected with; inherited: a child will be given its ends, not open them.
+// makePipes makes the process's pipes. With inherited, a child is started with their ends; otherwise the process opens them.
 func (p *Process) makePipes(of *streamLogs, j *journal.Journal, stdin, inherited bool) (err error) {
 	if p.pipes, err = newOutputPipes(p.group, of, inherited); err != nil {
 		return err
@@ -143,7 +144,7 @@ func (p *Process) makePipes(of *streamLogs, j *journal.Journal, stdin, inherited
 	return nil
 }
 
-// startFresh starts a new shell that reads the state, then the text, which goes to a directory of its own unless that is "".
+// startFresh starts a new shell that reads the state and then script. ownDir is the directory that script changes to, "" for none.
 func (p *Process) startFresh(s *Shell, sp *shellProc, cfg ShellConfig, script, ownDir string, free bool, here checkedDir) error {
 	state, lost, err := s.stateScript(sp, free, p.holdText)
 	if err != nil {
@@ -204,7 +205,7 @@ func (p *Process) watchChild(child own.KeptChild) {
 	}()
 }
 
-// startCopy lets the shell fork itself. The copy waits at a gate until it is in its own scope.
+// startCopy makes the shell fork a copy of itself. The copy waits at the gate until it is in its own scope.
 func (p *Process) startCopy(s *Shell, sp *shellProc, script string) error {
 	made, err := p.makeChannels(own.MemFile, own.MemFile)
 	if err != nil {
@@ -238,7 +239,7 @@ func (p *Process) startCopy(s *Shell, sp *shellProc, script string) error {
 	return p.watchCopy(status.W, start.Start)
 }
 
-// watchCopy waits for a copy of the shell, which is not the keeper's child; it writes its status where we find it.
+// watchCopy waits for the end of a copy of the shell. The copy is not the keeper's child, so its status comes from the file status.
 func (p *Process) watchCopy(status int, start uint64) error {
 	pidfd, err := unix.PidfdOpen(p.pid, unix.PIDFD_NONBLOCK)
 	if err != nil && err != unix.ESRCH {
@@ -247,7 +248,7 @@ func (p *Process) watchCopy(status int, start uint64) error {
 	var f *os.File
 	if err == nil {
 		f = os.NewFile(uintptr(pidfd), "pidfd")
-		if now, ok := procfs.Read(p.pid); !ok || now.Start != start { // it has ended, and its number is somebody else's
+		if now, ok := procfs.Read(p.pid); !ok || now.Start != start { // the copy has ended, and another process has its pid
 			f.Close()
 			f = nil
 		}
@@ -281,7 +282,7 @@ func waitPidfd(f *os.File) {
 	})
 }
 
-// finish is the end of a process: its last output first, then the news.
+// finish ends a process: it waits for the last output and then closes exited.
 func (p *Process) finish() {
 	p.closeFiles()
 	p.pipes.closeWriters()
@@ -290,29 +291,30 @@ func (p *Process) finish() {
 	close(p.exited)
 }
 
-// removeScope gives up the scope, once.
+// removeScope removes the scope, unless that is done.
 func (p *Process) removeScope() {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.scopeRemoved = p.scopeRemoved || p.s.removeScope(p.scope)
 }
 
-// catchUpBound is how long the end of a process waits for readers that hold its last output up.
+// catchUpBound is how long the end of a process waits for readers that keep its journal full.
 const catchUpBound = time.Minute
 
-// Release gives back what the keeper has of a process whose end is written down: until then our successor may need it.
+// Release drops what the keeper holds for a process. It is called after the end was written to the session log, because until then
+// the next gateway may need it.
 func (p *Process) Release() { p.release() }
 
-// Saved is what a successor must know of it.
+// Saved returns what the next gateway must know of the process.
 func (p *Process) Saved() SavedProcess { return p.saved }
 
-// Pid is that of the process; of a POSIX shell's copy it is the one that waits for the copy.
+// Pid returns the pid of the process. For a copy of a POSIX shell it is the pid of the process that waits for the copy.
 func (p *Process) Pid() int { return p.pid }
 
-// Exited is closed when the process has ended and what it wrote is in the journal.
+// Exited returns a channel that is closed when the process has ended and its output is in the journal.
 func (p *Process) Exited() <-chan struct{} { return p.exited }
 
-// Status is how it ended; after Exited.
+// Status returns how the process ended. It is valid after Exited.
 func (p *Process) Status() own.Status { return p.status }
 
 // Input adds to the process's stdin. It never waits.
@@ -333,8 +335,8 @@ func (p *Process) Input(b []byte, eof bool) error {
 	return nil
 }
 
-// feed fills the pipe whenever there is something to fill it with, and room. It closes the stdin buffer, since it may be held up in
-// it, and the end of the process shall not be.
+// feed writes input into the pipe whenever there is input and room. A session can block it in a call on the pipe. So feed closes the
+// stdin buffer itself, and the end of the process need not wait for it.
 func (p *Process) feed() {
 	defer close(p.feederDone)
 	defer p.stdin.close()
@@ -361,7 +363,7 @@ func (p *Process) hasExited() bool {
 	}
 }
 
-// Signal sends sig to the process and all that it started.
+// Signal sends sig to the process and to all processes that it started.
 func (p *Process) Signal(sig syscall.Signal) error {
 	if p.hasExited() {
 		return os.ErrProcessDone
@@ -370,12 +372,12 @@ func (p *Process) Signal(sig syscall.Signal) error {
 	return nil
 }
 
-// Kill ends the process and all that it started: TERM, grace, KILL. It returns when nothing of it is left.
+// Kill ends the process and all processes that it started: it sends TERM, and KILL after grace. It returns when none is left.
 func (p *Process) Kill(ctx context.Context, grace time.Duration) error {
 	terminate := escalationStep{func() { p.scope.Signal(syscall.SIGTERM, 0) }, until(time.Now().Add(grace))}
 	if !p.b.escalate(ctx, p.isOver, terminate) {
 		if p.child != nil {
-			_ = p.child.Signal(syscall.SIGKILL) // Root's may have left the scope
+			_ = p.child.Signal(syscall.SIGKILL) // a process of root may have left the scope
 		}
 		if err := p.scope.Kill(0); err != nil {
 			return err
@@ -386,11 +388,11 @@ func (p *Process) Kill(ctx context.Context, grace time.Duration) error {
 	return nil
 }
 
-// isOver: the process has exited, and nothing of it is left.
+// isOver tells whether the process has exited and its scope is empty.
 func (p *Process) isOver() bool {
 	exited := (<-chan struct{})(p.exited)
 	if p.child != nil {
-		exited = p.child.Exited() // what it wrote may take longer
+		exited = p.child.Exited() // not p.exited, because the last output may take longer
 	}
 	select {
 	case <-exited:
@@ -404,7 +406,7 @@ func (p *Process) isOver() bool {
 func (p *Process) dispose() {
 	select {
 	case <-p.exited:
-	case <-time.After(time.Second): // somebody does not read its last output; the session does not wait for that
+	case <-time.After(time.Second): // a client does not read the last output; the session does not wait for it
 	}
 	p.copier.Stop()
 	<-p.exited

@@ -9,9 +9,9 @@ import (
 	"trl/runtime/procfs"
 )
 
-// What people want to see of processes that run, read from proc(5) when they look. Nothing is counted along the way.
+// This file reads facts about running processes from proc(5) when a client asks. Nothing is counted in advance.
 
-// Memory is what the session's processes have to themselves, in bytes: anonymous memory, without the files and libraries that they share.
+// Memory returns the anonymous memory of the session's processes in bytes, without shared files and libraries.
 func (s *Shell) Memory() (total int64) {
 	s.mu.Lock()
 	group := s.group
@@ -22,7 +22,7 @@ func (s *Shell) Memory() (total int64) {
 	for _, pid := range group.Members() {
 		text, err := os.ReadFile(procfs.Path(pid, "/statm"))
 		if err != nil {
-			continue // it has ended
+			continue // the process has ended
 		}
 		fields := bytes.Fields(text) // size resident shared …, in pages
 		if len(fields) < 3 {
@@ -35,9 +35,10 @@ func (s *Shell) Memory() (total int64) {
 	return total
 }
 
-// Ports are the TCP ports on which the process, or what it started, accepts connections; none where we may not look.
+// Ports returns the TCP ports on which the process, or a process that it started, accepts connections. It returns none if we may not
+// look.
 func (p *Process) Ports() []int {
-	if p.scope == nil { // it ended before our time
+	if p.scope == nil { // it ended under an earlier gateway
 		return nil
 	}
 	var ports []int
@@ -46,7 +47,7 @@ func (p *Process) Ports() []int {
 		if len(inodes) == 0 {
 			continue
 		}
-		for _, table := range []string{"/net/tcp", "/net/tcp6"} { // as its network namespace has them
+		for _, table := range []string{"/net/tcp", "/net/tcp6"} { // the sockets of its network namespace
 			text, err := os.ReadFile(procfs.Path(pid, table))
 			if err == nil {
 				ports = append(ports, procfs.Listening(string(text), inodes)...)

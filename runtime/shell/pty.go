@@ -15,39 +15,40 @@ import (
 	"trl/runtime/own"
 )
 
-// A pty is what of a terminal must outlive us, all of it held by the keeper as well: the PTY, and the way of its output
-// into the log. splice(2) wants a pipe at one of its ends, and a PTY is none, so the bytes take two steps, each of them one
-// system call: from the PTY into a pipe, from the pipe into the log. A kill -9 comes between two calls; what it finds in
-// the pipe the successor takes out first. So nothing is lost and nothing comes twice.
+// A pty is the part of a terminal that survives the gateway: the PTY, a pipe and the log of its output. The keeper holds them, too.
 //
-// Our end of the slave stays open as long as the terminal's first process lives: else a program that closes its terminal
-// and opens it again would look like the end.
+// splice(2) needs a pipe at one end, and a PTY is no pipe. So output takes two steps, each of them one system call: from the PTY into
+// the pipe, and from the pipe into the log. If the gateway is killed between two calls, the next gateway first reads the pipe. So no
+// output is lost and none comes twice.
+//
+// Our descriptor of the slave stays open as long as the terminal's first process lives. Otherwise a program that closes its terminal
+// and opens it again would look like the terminal's end.
 type pty struct {
 	group own.KeptGroup
 	log   *streamLog
-	files []HeldFile // set once; what SavedPTY has
+	files []HeldFile // set once; the files of SavedPTY
 
-	master   *os.File        // set once; in Go's poller, never File.Fd: that would make it blocking for good
+	master   *os.File        // set once; Go's netpoller watches it, so File.Fd must not be called: it would make the file blocking
 	raw      syscall.RawConn // set once; the master's
 	masterFD int             // set once; the master's descriptor, valid while master is open
 
-	mu          sync.Mutex // held across the steps of a piece of output
+	mu          sync.Mutex // held during both steps of a piece of output
 	slave       int        // guarded by mu; -1 once closed
 	r, w        int        // the pipe; guarded by mu for closing; -1 once closed
 	noSplice    bool       // guarded by mu; this kernel does not splice from terminals
 	closed      bool       // guarded by mu
-	heldNumbers []int      // guarded by mu; what the keeper calls them, in the order of files; -1 once dropped
+	heldNumbers []int      // guarded by mu; the keeper's numbers, in the order of files; -1 once dropped
 }
 
-// SavedPTY is what of a line must be known to go on with it.
+// SavedPTY is what the next gateway must know to go on with a pty.
 type SavedPTY struct {
 	Files []HeldFile `json:"files"` // master, slave, the pipe's ends
 	Log   []HeldFile `json:"log"`
 }
 
-const heldSlave = 1 // which of held is the slave
+const heldSlave = 1 // index of the slave in heldNumbers
 
-// ErrNoTerminal: the kernel has no PTY left (kernel.pty.max), or we have no descriptor.
+// ErrNoTerminal says that the kernel has no PTY left (kernel.pty.max), or the gateway no descriptor.
 var ErrNoTerminal = errors.New("no terminal to be had")
 
 func newPTY(group own.KeptGroup, of *streamLogs, cols, rows int) (l *pty, err error) {
@@ -84,8 +85,8 @@ func newPTY(group own.KeptGroup, of *streamLogs, cols, rows int) (l *pty, err er
 	return l, nil
 }
 
-// openPTY makes the PTY, of the right size before anybody can ask. The slave is not opened by its path: in a container
-// that may be another instance's.
+// openPTY makes the PTY and sets its size before a program can ask for it. It does not open the slave by its path, because in a
+// container the path may belong to another instance of devpts.
 func (l *pty) openPTY(cols, rows int) error {
 	master, err := unix.Open("/dev/ptmx", unix.O_RDWR|unix.O_NOCTTY|unix.O_CLOEXEC|unix.O_NONBLOCK, 0)
 	if err != nil {
@@ -106,7 +107,7 @@ func (l *pty) openPTY(cols, rows int) error {
 	}
 	l.slave = int(slave)
 	if mode, err := unix.IoctlGetTermios(l.slave, unix.TCGETS); err == nil {
-		mode.Iflag |= unix.IUTF8 // or a backspace in a prompt of `read` takes one byte of a character
+		mode.Iflag |= unix.IUTF8 // without it a backspace in a prompt of `read` removes only one byte of a character
 		_ = unix.IoctlSetTermios(l.slave, unix.TCSETS, mode)
 	}
 	return nil
@@ -124,7 +125,7 @@ func setSize(fd, cols, rows int) error {
 	return os.NewSyscallError("TIOCSWINSZ", err)
 }
 
-// resize gives the PTY another size; the kernel tells its programs, if it is one.
+// resize sets the PTY's size. The kernel tells the programs if the size has changed.
 func (l *pty) resize(cols, rows int) (err error) {
 	if e := l.raw.Control(func(fd uintptr) { err = setSize(int(fd), cols, rows) }); e != nil {
 		return e
@@ -132,7 +133,7 @@ func (l *pty) resize(cols, rows int) (err error) {
 	return err
 }
 
-// size is the PTY's.
+// size returns the PTY's size.
 func (l *pty) size() (cols, rows int) {
 	_ = l.raw.Control(func(fd uintptr) {
 		if w, err := unix.IoctlGetWinsize(int(fd), unix.TIOCGWINSZ); err == nil {
@@ -142,19 +143,19 @@ func (l *pty) size() (cols, rows int) {
 	return cols, rows
 }
 
-// saved is what a successor needs.
+// saved returns what the next gateway needs.
 func (l *pty) saved() SavedPTY {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	return SavedPTY{Files: renumbered(l.files, l.heldNumbers), Log: l.log.held}
 }
 
-// ttyPiece is how much one splice takes from a PTY: what its line discipline holds (N_TTY_BUF_SIZE). More would make the
-// kernel allocate pages for nothing, each time.
+// ttyPiece is how much one splice takes from a PTY: the capacity of its line discipline (N_TTY_BUF_SIZE). With a larger size the
+// kernel would allocate unused pages each time.
 const ttyPiece = 4 << 10
 
-// copyOnce moves the terminal's output into the journal: at most what the pipe holds, which is no more than MaxWrite.
-// EAGAIN: there is no output now; io.EOF: no more will come.
+// copyOnce moves the terminal's output into the journal, at most the capacity of the pipe, which is no more than MaxWrite. It returns
+// EAGAIN if there is no output now, and io.EOF if no more will come.
 func (l *pty) copyOnce(j *journal.Journal, master int, buf []byte) (total int, err error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -177,10 +178,10 @@ func (l *pty) copyOnce(j *journal.Journal, master int, buf []byte) (total int, e
 	case err == unix.EAGAIN:
 		return 0, err
 	}
-	return 0, io.EOF // EIO, mostly: nobody has the slave open any more
+	return 0, io.EOF // err is mostly EIO: no process has the slave open any more
 }
 
-// fillPipeLocked gets a piece from the PTY into the pipe.
+// fillPipeLocked moves one piece from the PTY into the pipe.
 func (l *pty) fillPipeLocked(master int, buf []byte) error {
 	for !l.noSplice {
 		n, err := unix.Splice(master, nil, l.w, nil, ttyPiece, unix.SPLICE_F_NONBLOCK)
@@ -195,7 +196,8 @@ func (l *pty) fillPipeLocked(master int, buf []byte) error {
 		}
 		return err
 	}
-	// An old or fenced kernel: a kill between the two calls loses these bytes. Only what the pipe has room for is read.
+	// The kernel cannot splice, or does not allow it. If the gateway is killed between read and write, these bytes are lost. We read
+	// only if the pipe has room.
 	fds := []unix.PollFd{{Fd: int32(l.w), Events: unix.POLLOUT}}
 	if n, _ := unix.Poll(fds, 0); n <= 0 {
 		return unix.EAGAIN
@@ -219,7 +221,7 @@ func readPipe(fd int, p []byte) (int, error) {
 	}
 }
 
-// canonicalMode tells whether the terminal collects lines (ICANON), and how the kernel ends one besides a line feed.
+// canonicalMode tells whether the terminal is in line mode (ICANON), and returns the characters that end a line.
 func (l *pty) canonicalMode() (on bool, ends string) {
 	_ = l.raw.Control(func(fd uintptr) {
 		if mode, err := unix.IoctlGetTermios(int(fd), unix.TCGETS); err == nil {
@@ -233,7 +235,7 @@ func (l *pty) canonicalMode() (on bool, ends string) {
 	return on, ends
 }
 
-// closeSlave lets the terminal end once nobody else has it open.
+// closeSlave closes our and the keeper's slave, so that the terminal ends when no other process has it open.
 func (l *pty) closeSlave() {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -243,7 +245,7 @@ func (l *pty) closeSlave() {
 	}
 }
 
-// close closes our descriptors and wakes readers and writers of the master. The keeper keeps its own until release.
+// close closes our descriptors and wakes readers and writers of the master. The keeper's descriptors stay open until release.
 func (l *pty) close() {
 	if l.master != nil {
 		l.master.Close() // first, and without mu: it wakes a reader that holds mu
@@ -259,8 +261,8 @@ func (l *pty) close() {
 	descriptor.Close(&l.w)
 }
 
-// release lets the keeper forget the line, after close. Programs that still have the terminal open lose it. It comes after
-// the end was written down: a number that was dropped soon means another file, and all masters look the same.
+// release makes the keeper close its descriptors, after close. Programs that still have the terminal open lose it. It is called after
+// the end was written to the session log: a dropped number soon means another file, and all masters have the same inode.
 func (l *pty) release() {
 	l.mu.Lock()
 	defer l.mu.Unlock()

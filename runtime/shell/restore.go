@@ -167,7 +167,7 @@ func (s *Shell) savedState(k *dialect.Dialect, dead *shellProc) (script []byte, 
 	return append(dialect.UnsetSpawnEnv(k, s.cfg.Env), script...), current
 }
 
-// restoreScript returns the script that gives the next process the state of dead, and the names of what is lost. It leaves out options
+// restoreScript returns the script that gives the next process the state of dead, and the names of what is lost. It turns off options
 // that would end the next process, too.
 func (s *Shell) restoreScript(dead *shellProc) (script []byte, lost []string) {
 	script, current := s.savedState(dead.dialect, dead)
@@ -268,7 +268,7 @@ const (
 	scarcePause   = 50 * time.Millisecond
 )
 
-// Scarce tells whether err means that processes, descriptors, memory or the room in a file system are used up at the moment.
+// Scarce tells whether err means that processes, descriptors, memory or the room in a file system in memory are used up at the moment.
 func Scarce(err error) bool {
 	short := []error{unix.EAGAIN, unix.EMFILE, unix.ENFILE, unix.ENOMEM, unix.ENOSPC, unix.EDQUOT}
 	return slices.ContainsFunc(short, func(e error) bool { return errors.Is(err, e) })

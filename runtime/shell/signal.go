@@ -11,30 +11,30 @@ import (
 	"trl/runtime/procfs"
 )
 
-// signalRequest is a signal that a client wants sent, and where to say what came of it.
+// signalRequest is a client's request to send a signal, with a channel for the result.
 type signalRequest struct {
 	sig    syscall.Signal
-	result chan SignalResult // has room for the one answer
+	result chan SignalResult // has room for the result
 }
 
-// SignalResult is what came of Command.Signal.
+// SignalResult is the result of Command.Signal.
 type SignalResult struct {
-	Processes int    // how many got the signal, the shell among them where it did
-	Why       string // why nobody did: protocol.SignalEnded and so on
+	Processes int    // how many processes got the signal; counts the shell, too, if it got one
+	Why       string // why no process got it: protocol.SignalEnded and so on
 }
 
-// signal sends what a client wants sent to the command's processes, and does to the shell what the signal would do to a plain one: a
-// trap of its user's is run, INT ends its list, and where it is at work itself, without a process, the signal ends the command.
+// signal sends a client's signal to the command's processes. The shell reacts as a plain shell would: the user's trap for sig runs;
+// INT ends the shell's command list; and if the shell itself works, without another process, the signal aborts the command.
 func (r *run) signal(sig syscall.Signal, now time.Time) SignalResult {
 	n := len(r.membersExceptShell())
-	defer r.scope.Signal(sig, r.p.child.Pid()) // after the shell, which is to know of it when what it waits for ends
+	defer r.scope.Signal(sig, r.p.child.Pid()) // after the shell's signal, so that the shell has it before the process that it waits for ends
 	k, pid := r.p.dialect, r.p.child.Pid()
 	switch interrupt := sig == syscall.SIGINT; {
 	case r.reported || r.died:
 		if n == 0 {
 			return SignalResult{Why: protocol.SignalEnded}
 		}
-	case r.abort != nil: // it is being ended, and the shell with it
+	case r.abort != nil: // the abort also handles the shell
 	case r.hasTrap(sig), interrupt && k.AbortSignal == sig && !procfs.Ignores(pid, sig) && r.hasAbortTrap():
 		_ = r.p.child.Signal(sig)
 		r.aborted = r.aborted || interrupt
@@ -57,7 +57,7 @@ func (r *run) signal(sig syscall.Signal, now time.Time) SignalResult {
 	return SignalResult{Processes: n}
 }
 
-// caughtByShell has the signals that an interactive shell catches for itself.
+// caughtByShell has the signals that an interactive shell catches without a trap.
 var caughtByShell = map[string]string{
 	"bash": " HUP INT ILL TRAP ABRT BUS FPE USR1 SEGV USR2 PIPE ALRM CHLD XCPU XFSZ VTALRM WINCH SYS ",
 	"dash": " INT CHLD ",
@@ -65,8 +65,8 @@ var caughtByShell = map[string]string{
 	"zsh":  " HUP INT PIPE ALRM CHLD WINCH ",
 }
 
-// hasTrap says whether the shell has a trap of its user's for sig. What the kernel says settles it, but for signals that the shell
-// catches for itself: then a trap in the text or in the last snapshot must name the signal.
+// hasTrap tells whether the user has set a trap for sig. If the shell does not catch sig, there is none. If it does, there is one,
+// except for signals that the shell catches without a trap: then a trap in the text or in the last snapshot must name the signal.
 func (r *run) hasTrap(sig syscall.Signal) bool {
 	k := r.p.dialect
 	if !procfs.InMask(r.p.child.Pid(), "SigCgt:", sig) {
@@ -85,7 +85,7 @@ func (r *run) hasTrap(sig syscall.Signal) bool {
 	return regexp.MustCompile(`(?m)' (SIG)?` + name + `$|^TRAP` + name + ` \(\)`).Match(script)
 }
 
-// unquoted is text with each quoted part replaced by a blank: a trap in there is another program's.
+// unquoted returns text with each quoted part replaced by a blank, because a trap in a quoted part is for another program.
 func unquoted(text string) string {
 	var b strings.Builder
 	var quote byte
@@ -108,7 +108,7 @@ func unquoted(text string) string {
 	return b.String()
 }
 
-// ignoredByShells: an interactive shell ignores sig by itself.
+// ignoredByShells tells whether an interactive shell ignores sig without a trap.
 func ignoredByShells(sig syscall.Signal) bool {
 	switch sig {
 	case syscall.SIGTERM, syscall.SIGQUIT, syscall.SIGTSTP, syscall.SIGTTIN, syscall.SIGTTOU:
@@ -117,7 +117,7 @@ func ignoredByShells(sig syscall.Signal) bool {
 	return false
 }
 
-// endsByDefault: a process that does nothing about sig ends of it.
+// endsByDefault tells whether sig ends a process that does not handle it.
 func endsByDefault(sig syscall.Signal) bool {
 	switch sig {
 	case syscall.SIGCHLD, syscall.SIGCONT, syscall.SIGURG, syscall.SIGWINCH, syscall.SIGSTOP, syscall.SIGTSTP, syscall.SIGTTIN, syscall.SIGTTOU:

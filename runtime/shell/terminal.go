@@ -15,19 +15,19 @@ import (
 	"trl/runtime/own"
 )
 
-// TerminalSpec says what to open.
+// TerminalSpec describes a terminal.
 type TerminalSpec struct {
 	Text       string // "": the session's shell, interactive
 	Dir        string
 	Env        map[string]*string
 	Cols, Rows int
-	Nonce      string           // what our marks bear, see terminalScript
+	Nonce      string           // nonce of our marks, see termshell.go
 	Journal    *journal.Journal // closed when the terminal has ended
 }
 
-// Terminal is a PTY and what runs in it, in a scope of its own, made by Shell.PrepareTerminal. Its process leads a process session
-// that the PTY controls. A Copier copies its output, and one goroutine (watch) waits for its end. It ends with
-// its first process: by itself, by Close, or with its session.
+// Terminal is a PTY and the processes in it, in their own scope. Shell.PrepareTerminal makes it. Its first process leads a process
+// session that the PTY controls. A Copier copies its output, and one goroutine (watch) waits for its end. The terminal ends with its
+// first process, which ends by itself, by Close, or with the trl session.
 type Terminal struct {
 	heldResources
 	b          *Base
@@ -38,15 +38,15 @@ type Terminal struct {
 	stdin      *stdinBuffer
 	inputToken chan struct{} // one token: the stdin buffer has more than the PTY took
 	copier     *Copier       // copies the output, and closes the journal at its end
-	stop       chan struct{} // closed by watch: type ends
-	inputDone  chan struct{} // closed when type has ended
+	stop       chan struct{} // closed by close; it ends feedInput
+	inputDone  chan struct{} // closed when feedInput has ended
 	exited     chan struct{} // closed by watch, after all of the output is in the journal
-	scratch    string        // a directory to remove at the end; "" for none
+	scratch    string        // directory to remove at the end; "" for none
 	status     own.Status    // set before exited is closed
 	saved      SavedTerminal
 }
 
-// SavedTerminal is what of a terminal must be known to go on with it.
+// SavedTerminal is what the next gateway must know to go on with a terminal.
 type SavedTerminal struct {
 	Pid     int          `json:"pid"`
 	Scope   int          `json:"cell"`
@@ -54,14 +54,14 @@ type SavedTerminal struct {
 	Span    journal.Span `json:"span"`
 	Stdin   []HeldFile   `json:"stdin"`
 	Held    []HeldFile   `json:"held,omitempty"`
-	Gate    int          `json:"gate,omitempty"` // a line that is written there lets the command run; 0: none waits
+	Gate    int          `json:"gate,omitempty"` // a line written to it lets the command run; 0: no command waits
 	Scratch string       `json:"scratch,omitempty"`
-	Lost    []string     `json:"lost,omitempty"` // what of the session's state it began without
+	Lost    []string     `json:"lost,omitempty"` // parts of the session's state that the terminal does not have
 }
 
-// PrepareTerminal opens a terminal in the session's present directory, with its exported variables; a command, in place of the
-// shell, has its functions as well, as far as a process has. Its command does not run before Start, so that the caller can write it
-// down until then.
+// PrepareTerminal opens a terminal in the session's present directory, with the session's exported variables. If it runs a command
+// instead of a shell, the command has the session's functions, too, as far as a Process has them. The command does not run before
+// Start, so that the caller can write an entry first.
 func (s *Shell) PrepareTerminal(spec TerminalSpec) (*Terminal, error) {
 	if spec.Dir != "" {
 		if err := s.currentGroup().Enterable(spec.Dir); err != nil {
@@ -122,7 +122,7 @@ func newTerminal(b *Base, group own.KeptGroup, scope own.KeptScope, j *journal.J
 	return t
 }
 
-// putToken puts one in, unless one is there.
+// putToken puts a token into c, unless c has one.
 func putToken(c chan struct{}) {
 	select {
 	case c <- struct{}{}:
@@ -140,7 +140,7 @@ func (t *Terminal) spawn(s *Shell, sp *shellProc, cfg ShellConfig, spec Terminal
 	if err != nil {
 		return nil, err
 	}
-	if gone && t.group.Enterable(dir) != nil { // who opens a terminal sees where it is
+	if gone && t.group.Enterable(dir) != nil { // the prompt shows the user the directory
 		dir = "/"
 	}
 	back := ""
@@ -173,11 +173,11 @@ func (t *Terminal) spawn(s *Shell, sp *shellProc, cfg ShellConfig, spec Terminal
 	return child, nil
 }
 
-// addTerminal starts the goroutines and makes the terminal the session's.
+// addTerminal starts the terminal's goroutines and adds it to the session.
 func (s *Shell) addTerminal(t *Terminal, child own.KeptChild) {
 	t.copier.usePTY(t.pty)
 	t.copier.Start()
-	go func() { // ends with stop; watch waits for it
+	go func() { // ends when stop is closed; close waits for it
 		defer close(t.inputDone)
 		t.feedInput()
 	}()
@@ -188,8 +188,8 @@ func (s *Shell) addTerminal(t *Terminal, child own.KeptChild) {
 	go t.watch(s) // ends with the child; the session's end waits for exited
 }
 
-// watch waits for the end of the first process. With it the kernel takes the terminal from all that run in it; what still
-// has it open is a daemon that did not mean to. So the terminal ends, after its last byte.
+// watch waits for the end of the first process and then ends the terminal, after its last output. The kernel takes the terminal from
+// all processes when the first one ends, so only a daemon that forgot to close it still has it open.
 func (t *Terminal) watch(s *Shell) {
 	<-t.child.Exited()
 	t.status = t.child.Status()
@@ -203,14 +203,14 @@ func (t *Terminal) watch(s *Shell) {
 	close(t.exited)
 }
 
-// close ends the goroutines and closes our descriptors. Called once.
+// close ends the goroutines and closes our descriptors. It is called once.
 func (t *Terminal) close() {
 	close(t.stop)
 	t.copier.Stop()
 	if t.pty != nil {
 		t.pty.close()
 	}
-	if t.pid != 0 { // else it was never started
+	if t.pid != 0 { // otherwise feedInput was never started
 		<-t.inputDone
 	}
 	if t.stdin != nil {
@@ -226,7 +226,7 @@ func (t *Terminal) clear() {
 	}
 }
 
-// Release gives back what the keeper has of a terminal whose end is written down.
+// Release drops what the keeper holds for a terminal. It is called after the end was written to the session log.
 func (t *Terminal) Release() {
 	t.release()
 	if t.pty != nil {
@@ -234,31 +234,31 @@ func (t *Terminal) Release() {
 	}
 }
 
-// Pid is that of the first process.
+// Pid returns the pid of the first process.
 func (t *Terminal) Pid() int { return t.pid }
 
-// Saved is what a successor must know of it.
+// Saved returns what the next gateway must know of the terminal.
 func (t *Terminal) Saved() SavedTerminal { return t.saved }
 
-// Exited is closed when the terminal has ended and its output is in the journal, which is closed.
+// Exited returns a channel that is closed when the terminal has ended and its output is in the journal, which is closed by then.
 func (t *Terminal) Exited() <-chan struct{} { return t.exited }
 
-// Status is how its first process ended; after Exited.
+// Status returns how the first process ended. It is valid after Exited.
 func (t *Terminal) Status() own.Status { return t.status }
 
-// Resize gives the terminal another size.
+// Resize sets the terminal's size.
 func (t *Terminal) Resize(cols, rows int) error { return t.pty.resize(cols, rows) }
 
-// Size is the terminal's.
+// Size returns the terminal's size.
 func (t *Terminal) Size() (cols, rows int) { return t.pty.size() }
 
-// maxLine is what the kernel holds of a line in line mode (N_TTY_BUF_SIZE less one); it drops the rest without a word.
+// maxLine is the longest line that the kernel keeps in line mode (N_TTY_BUF_SIZE less one). It drops the rest without an error.
 const maxLine = 4095
 
-// ErrLongLine refuses a line that would not arrive whole.
+// ErrLongLine says that a line is longer than maxLine and would not arrive whole.
 var ErrLongLine = errors.New("line is longer than the terminal's line mode holds")
 
-// longestLine is the length of p's longest piece between the ends of lines.
+// longestLine returns the length of p's longest line. Each character of ends ends a line.
 func longestLine(p []byte, ends string) (most int) {
 	for len(p) > 0 {
 		n := bytes.IndexAny(p, ends)
@@ -271,7 +271,8 @@ func longestLine(p []byte, ends string) (most int) {
 	return most
 }
 
-// Input types. It never waits: what the terminal does not take now waits in the stdin buffer, and so outlives us.
+// Input adds to the terminal's input. It never waits. Input that the terminal does not take now stays in the stdin buffer, which
+// survives the gateway.
 func (t *Terminal) Input(p []byte) error {
 	if len(p) > maxLine {
 		if on, ends := t.pty.canonicalMode(); on && longestLine(p, ends) > maxLine {
@@ -290,14 +291,14 @@ func (t *Terminal) Input(p []byte) error {
 	return nil
 }
 
-// feedPTY moves input on to the PTY, by splice all the way; more: the PTY takes no more now, or somebody else is at it.
+// feedPTY moves input to the PTY by splice. It returns true if the PTY takes no more now or another goroutine is feeding it.
 func (t *Terminal) feedPTY() (more bool) {
 	more = true
 	_ = t.pty.raw.Control(func(fd uintptr) { more = t.stdin.tryFeedTTY(int(fd)) })
 	return more
 }
 
-// feedInput passes on what Input could not. It is a goroutine's whole life.
+// feedInput moves the input that Input could not move. It is the body of a goroutine.
 func (t *Terminal) feedInput() {
 	for {
 		select {
@@ -311,23 +312,23 @@ func (t *Terminal) feedInput() {
 	}
 }
 
-// Busy tells whether something runs in the terminal besides its first process. It asks the operating system.
+// Busy tells whether a process other than the first one runs in the terminal. It asks the operating system.
 func (t *Terminal) Busy() bool { return len(t.scope.MembersExcept(t.pid)) > 0 }
 
-// Signal sends sig to all that runs in the terminal.
+// Signal sends sig to all processes in the terminal.
 func (t *Terminal) Signal(sig syscall.Signal) { t.scope.Signal(sig, 0) }
 
-// hangUpTime is what programs have between HUP and TERM, if that is less than half of the grace: shells and editors end
-// at HUP, in milliseconds, and what ignores it shall have the rest of the grace for TERM.
+// hangUpTime is the time between HUP and TERM, unless half of the grace is less. Shells and editors end within milliseconds of HUP.
+// Programs that ignore HUP have the rest of the grace after TERM.
 const hangUpTime = 500 * time.Millisecond
 
-// Close ends the terminal and all that was started in it: HUP, TERM, grace, KILL. It returns when nothing of it is left.
+// Close ends the terminal and all processes in it: it sends HUP, then TERM, and KILL after grace. It returns when none is left.
 func (t *Terminal) Close(ctx context.Context, grace time.Duration) error {
 	begun := time.Now()
 	step := func(sig syscall.Signal, time time.Duration) escalationStep {
 		return escalationStep{func() {
 			t.scope.Signal(sig, 0)
-			t.scope.Signal(syscall.SIGCONT, 0) // a stopped program (Ctrl-Z) takes no other signal
+			t.scope.Signal(syscall.SIGCONT, 0) // a stopped program (Ctrl-Z) handles no other signal before CONT
 		}, until(begun.Add(time))}
 	}
 	var steps []escalationStep
@@ -340,7 +341,7 @@ func (t *Terminal) Close(ctx context.Context, grace time.Duration) error {
 		}
 	}
 	if t.child != nil {
-		_ = t.child.Signal(syscall.SIGKILL) // Root's may have left the scope
+		_ = t.child.Signal(syscall.SIGKILL) // a process of root may have left the scope
 	}
 	<-t.exited
 	return nil
@@ -350,13 +351,13 @@ func (t *Terminal) Close(ctx context.Context, grace time.Duration) error {
 func (t *Terminal) dispose() {
 	select {
 	case <-t.exited:
-	case <-time.After(time.Second): // somebody does not read its last output; the session does not wait for that
+	case <-time.After(time.Second): // a client does not read the last output; the session does not wait for it
 		t.copier.Stop()
 	}
 	<-t.exited
 }
 
-// Terminal brings a terminal back, whose process may have ended meanwhile. Its journal has been brought back, too.
+// Terminal restores a terminal. Its first process may have ended meanwhile. Its journal j has been restored before.
 func (a *Adoption) Terminal(r SavedTerminal, j *journal.Journal) (*Terminal, error) {
 	child := a.from.Children[r.Pid]
 	if child == nil {
@@ -383,10 +384,10 @@ func (a *Adoption) Terminal(r SavedTerminal, j *journal.Journal) (*Terminal, err
 	return t, nil
 }
 
-// EndedTerminal stands for a terminal that had ended; what it started may live on.
+// EndedTerminal returns a Terminal for one that had ended. Processes that it started may still run.
 func (a *Adoption) EndedTerminal(r SavedTerminal, status own.Status) *Terminal {
 	t := &Terminal{b: a.b, heldResources: heldResources{group: a.from.Group}, scope: a.scope(r.Scope), pid: r.Pid, exited: make(chan struct{}), status: status, saved: r, scratch: r.Scratch}
-	t.clear() // perhaps it had not come to that
+	t.clear() // the last gateway may have been killed before it did
 	a.shell.removeScope(t.scope)
 	close(t.exited)
 	return t

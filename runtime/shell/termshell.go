@@ -13,18 +13,19 @@ import (
 	"trl/runtime/own"
 )
 
-// How a terminal's shell begins. It has our marks in it: escape sequences around the prompt, the command line and the
-// output (OSC 133 as in FinalTerm's protocol, OSC 633 for the command's text), by which clients and we know what runs.
-// Each mark bears the terminal's nonce, so that a file that is printed, or a machine at the other end of ssh, cannot
-// make one up.
+// This file starts a terminal's shell. The shell prints our marks: escape sequences around the prompt, the command line and the
+// output (OSC 133 as in FinalTerm's protocol, OSC 633 for the command's text). Clients and trl learn from them what runs. Each
+// mark has the terminal's nonce, so that a printed file or a machine at the other end of ssh cannot forge one.
 
-// terminalOnly is what base environments have for commands without a terminal: in one, it goes if it still is that.
+// terminalOnly has the variables that a base environment sets for commands without a terminal. A terminal unsets each of them that
+// still has this value.
 var terminalOnly = map[string]string{"NO_COLOR": "1", "GIT_PAGER": "cat"}
 
-// script is what follows the state: back, the variables of a terminal, the request's, and an interactive shell or the command.
+// script returns the lines after the state: back, a terminal's variables, the request's variables and directory, and the start of an
+// interactive shell or of the command.
 func (t *Terminal) script(sp *shellProc, cfg ShellConfig, spec TerminalSpec, named namedShell, back string) (script string, interactive bool, err error) {
 	var b strings.Builder
-	// The session's options are for its shell, not for these lines: the user would see their trace, or nothing at all.
+	// The session's options must not apply to these lines: with set -x the user would see their trace, and set -e could end them.
 	call := sp.dialect.Call
 	fmt.Fprintf(&b, "{ %s +x +v +e +u; } 2>/dev/null\n%s COLUMNS LINES\n", call("set"), call("unset"))
 	b.WriteString(back)
@@ -55,8 +56,8 @@ func (t *Terminal) script(sp *shellProc, cfg ShellConfig, spec TerminalSpec, nam
 	return b.String(), false, nil
 }
 
-// interactive returns the words that start the interactive shell that is asked for: the session's when no command is, or
-// a command that is nothing but the name of one that we know, and lines for k to go before. No words: it is any other command.
+// interactive returns the words that start an interactive shell, and lines that k runs before. The shell is the session's if the
+// request has no command, or the shell that the command names. For any other command the words are nil.
 func (t *Terminal) interactive(k *dialect.Dialect, cfg ShellConfig, spec TerminalSpec, named namedShell) (first string, words []string, err error) {
 	path, name := named.path, named.name
 	if spec.Text == "" {
@@ -81,16 +82,16 @@ func (t *Terminal) interactive(k *dialect.Dialect, cfg ShellConfig, spec Termina
 	if strings.HasPrefix(filepath.Base(path), "busybox") {
 		return "", []string{path, "ash", "-i"}, nil
 	}
-	return "", []string{path, "-i"}, nil // dash and ash have no hooks to print marks from
+	return "", []string{path, "-i"}, nil // dash and ash have no hooks that could print marks
 }
 
-// A namedShell is a shell that a terminal's command is the name of. The zero value: the command is anything else.
+// A namedShell is the shell that a terminal's command names. The zero value means any other command.
 type namedShell struct {
-	path, name string // name is that of its kind, or "fish"
+	path, name string // name is the shell's kind, or "fish"
 }
 
-// findShell finds the shell that a terminal's command is the name of, if it is nothing but one that we know. It is called before
-// the shell's turn is taken: the file system may not answer.
+// findShell returns the shell that a terminal's command names, if the command is only the name or path of bash, zsh or fish. It is
+// called before the shell's turn is taken, because the file system may not answer.
 func (s *Shell) findShell(text string) (namedShell, error) {
 	path := strings.TrimSpace(text)
 	if strings.ContainsAny(path, " \t\n'\"\\$`;&|<>(){}*?[]~#") {
@@ -104,7 +105,7 @@ func (s *Shell) findShell(text string) (namedShell, error) {
 	}
 	return Ask(Question{Who: s.cfg.ID, Op: OpLookUp, Path: path}, func() (namedShell, error) {
 		path, err := exec.LookPath(path)
-		if err != nil { // the session's PATH may know it: it is run as it is
+		if err != nil { // the session's PATH may have it, so it runs as any other command
 			return namedShell{}, nil
 		}
 		if name != "fish" {
@@ -118,17 +119,17 @@ func (s *Shell) findShell(text string) (namedShell, error) {
 	})
 }
 
-// OpLookUp is the Op of a PathError about a program whose file system does not answer.
+// OpLookUp is the Op of the PathError for a program whose file system does not answer.
 const OpLookUp = "look up"
 
-// rc puts a script of ours where the shell finds it.
+// rc puts a startup script with the nonce into a file and returns the path by which the shell opens it.
 func (t *Terminal) rc(text, nonce string) (path string, err error) {
 	fd, err := t.holdText([]byte(strings.ReplaceAll(text, "@N@", nonce)))
 	return fmt.Sprintf("%s/%d", t.group.Dir(), fd), err
 }
 
-// zsh reads its startup files from a directory and from nowhere else, so it gets one. That is the directory of ports, where
-// there is one, or one for this start alone, which is removed as the first thing, and by the terminal's end.
+// zsh returns what interactive does, for zsh. zsh reads its startup files only from a directory. That is the session's FIFO
+// directory, if it has one. Otherwise it is a directory for this start alone; zsh removes it first, and the terminal's end does, too.
 func (t *Terminal) zsh(k *dialect.Dialect, path, nonce string) (first string, words []string, err error) {
 	dir := t.group.Dir()
 	if t.group.UsesFIFOs() {

@@ -11,18 +11,18 @@ import (
 	"trl/runtime/procfs"
 )
 
-// A watchdog stands by while a command is to end, and does Run's part where that cannot: Run may be in a call on a pipe which a
-// process of the session holds up (see journal's splice), and come back only when that process has ended. It is a goroutine of
-// the command's, begun when somebody wants something of it or its time is over; detach ends it, and waits for it.
+// A watchdog sends a command's signals and ends the command while Run cannot. A process of the session can block Run in a call on a
+// pipe until that process ends (see splice in package journal). The watchdog is a goroutine of the command. It starts at a request to
+// cancel or signal the command, or when a timeout is over. detachRun ends it and waits for it.
 type watchdog struct {
-	stop    chan struct{} // closed by detach
-	stopped chan struct{} // closed when it has ended
+	stop    chan struct{} // closed by detachRun
+	stopped chan struct{} // closed when the goroutine has ended
 }
 
-// watched is what a command has for its watchdog. The command's mu guards all of it.
+// watched has a command's fields for its watchdog. The command's mu guards them.
 type watched struct {
-	pipeCalls        *pipeCalls // the shell's, set by attachRun
-	began            time.Time  // when Timeout begins
+	pipeCalls        *pipeCalls // the shell's counter, set by attachRun
+	began            time.Time  // when the command began, from which Timeout counts
 	target           watchdogTarget
 	watchdog         *watchdog   // nil: none runs
 	watchdogTimer    *time.Timer // starts a watchdog when a timeout is over; nil: none
@@ -30,31 +30,31 @@ type watched struct {
 	killedByWatchdog bool
 }
 
-// watchdogInterval is between a watchdog's looks: what is still in the same call by the next one is held up, if the kernel says so, too;
-// a call takes microseconds, but a busy machine can make it look so.
+// watchdogInterval is the time between two checks of a watchdog. If Run is in the same call at both and the kernel says that a thread
+// waits for a pipe, Run counts as blocked. The call alone proves nothing: it takes microseconds, but a busy machine can delay it.
 const watchdogInterval = 500 * time.Millisecond
 
-// pipeCalls counts the calls that a session can hold up, of the holder of its shell's turn: odd while it is in one.
+// pipeCalls counts calls that a session can block. The holder of the shell's turn makes them. The count is odd during a call.
 type pipeCalls struct{ n atomic.Uint64 }
 
 func (c *pipeCalls) enter() { c.n.Add(1) }
 func (c *pipeCalls) leave() { c.n.Add(1) }
 
-// watchdogTarget is whom a watchdog sends signals.
+// watchdogTarget has the processes that a watchdog signals.
 type watchdogTarget struct {
 	shell *Shell
 	p     *shellProc
-	scope own.KeptScope // of what the command started
+	scope own.KeptScope // holds what the command started
 }
 
-// setTarget says whom this is about from now on.
+// setTarget sets the target of the command's watchdog.
 func (c *Command) setTarget(t watchdogTarget) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.target = t
 }
 
-// startWatchdogLocked sees to it that there is a watchdog, once the command has the shell's turn. c.mu is held.
+// startWatchdogLocked starts a watchdog, unless one runs or the command does not have the shell's turn. c.mu is held.
 func (c *Command) startWatchdogLocked() {
 	if c.watchdog == nil && c.wake != nil && c.pipeCalls != nil {
 		c.watchdog = &watchdog{stop: make(chan struct{}), stopped: make(chan struct{})}
@@ -62,14 +62,14 @@ func (c *Command) startWatchdogLocked() {
 	}
 }
 
-// watchdogFire is what the alarm calls.
+// watchdogFire is the function of watchdogTimer.
 func (c *Command) watchdogFire() {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.startWatchdogLocked()
 }
 
-// armWatchdogLocked has a watchdog look after the command when it should have ended. c.mu is held.
+// armWatchdogLocked sets the timer that starts a watchdog when the first of the command's timeouts is over. c.mu is held.
 func (c *Command) armWatchdogLocked(now time.Time) {
 	var at time.Time
 	if c.Timeout > 0 {
@@ -87,14 +87,14 @@ func (c *Command) armWatchdogLocked(now time.Time) {
 	}
 }
 
-// watchdogLoop is a watchdog's whole life.
+// watchdogLoop is the body of a watchdog's goroutine.
 func (c *Command) watchdogLoop(g *watchdog) {
 	defer close(g.stopped)
 	look := time.NewTicker(watchdogInterval)
 	defer look.Stop()
 	var (
 		call  = c.pipeCalls.n.Load()
-		since time.Time // of a call that is held up: about when it began
+		since time.Time // about when the call began that is blocked; zero: none is
 		e     = abort{signalled: map[int]bool{}}
 	)
 	for {
@@ -119,8 +119,8 @@ func (c *Command) watchdogLoop(g *watchdog) {
 	}
 }
 
-// waitsForPipe tells whether one of a process's threads waits for a pipe's lock: by what it is in (/proc/PID/wchan), where we
-// may know.
+// waitsForPipe tells whether a thread of the process waits for a pipe's lock, by the kernel function that it sleeps in
+// (/proc/PID/task/TID/wchan). If the function is unknown, a thread in an uninterruptible sleep counts.
 func waitsForPipe(pid int) bool {
 	tasks := procfs.Path(pid, "/task")
 	dir, err := os.ReadDir(tasks)
@@ -141,7 +141,8 @@ func waitsForPipe(pid int) bool {
 	return false
 }
 
-// watchdogIdle is true when the watchdog is not needed any more: nobody wants anything, and no time is over.
+// watchdogIdle returns true if the watchdog is no longer needed: there is no request, and no timeout is over. It then arms the timer
+// for another watchdog.
 func (c *Command) watchdogIdle(g *watchdog, now, since time.Time) bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -149,14 +150,14 @@ func (c *Command) watchdogIdle(g *watchdog, now, since time.Time) bool {
 		return false
 	}
 	if !since.IsZero() && c.NoOutput > 0 {
-		return false // held up, and so without output, but not for long enough yet
+		return false // Run is blocked, so no output comes, but NoOutput is not over yet
 	}
 	c.watchdog = nil
 	c.armWatchdogLocked(now)
 	return true
 }
 
-// timedOutLocked says which of the command's times is over, "" if none is. c.mu is held.
+// timedOutLocked returns the kind of the timeout that is over, "" if none is. c.mu is held.
 func (c *Command) timedOutLocked(now, since time.Time) string {
 	switch {
 	case c.Timeout > 0 && now.Sub(c.began) >= c.Timeout:
@@ -167,12 +168,12 @@ func (c *Command) timedOutLocked(now, since time.Time) string {
 	return ""
 }
 
-// watchdogAct does once what a Run that is held up cannot: send signals, and end what the command started. Run finds the rest to
-// be done when it is back.
+// watchdogAct does one step of what a blocked Run cannot do: it sends the requested signals and ends what the command started. Run does
+// the rest when its call returns.
 func (c *Command) watchdogAct(e *abort, now, since time.Time) {
 	c.mu.Lock()
 	t, signals, grace := c.target, c.signals, c.Grace
-	if t.p == nil { // the shell is being put back
+	if t.p == nil { // the shell is being restored
 		c.mu.Unlock()
 		return
 	}
@@ -203,7 +204,7 @@ func (c *Command) watchdogAct(e *abort, now, since time.Time) {
 	if !due {
 		return
 	}
-	if first && !c.reported.Load() { // as in Run's ending: the shell first
+	if first && !c.reported.Load() { // as in stepAbort, the shell gets its signal first
 		_ = t.p.child.Signal(t.p.dialect.AbortSignal)
 	}
 	if escalated {
@@ -223,7 +224,7 @@ func (c *Command) watchdogAct(e *abort, now, since time.Time) {
 		return
 	}
 	t.scope.Signal(syscall.SIGKILL, shell)
-	if now.Sub(e.deadline) > abortTimeout { // somebody else of the session, or the shell itself, by `exec PROGRAM`
+	if now.Sub(e.deadline) > abortTimeout { // another process of the session blocks the pipe, or the shell itself after `exec PROGRAM`
 		_ = t.p.child.Signal(syscall.SIGKILL)
 		t.shell.currentGroup().Signal(syscall.SIGKILL)
 	}
