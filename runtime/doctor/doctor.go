@@ -66,15 +66,15 @@ func verdict(name string, err error, state, what string) Finding {
 func examineProc() Finding {
 	const name = "proc"
 	if _, ok := procfs.Read(os.Getpid()); !ok {
-		return Finding{name, Missing, "no /proc: mount one, processes are found and identified there"}
+		return Finding{name, Missing, "no /proc: mount one, trl finds and identifies processes there"}
 	}
 	if options := procOptions(); strings.Contains(options, "hidepid") && !strings.Contains(options, "hidepid=0") && !strings.Contains(options, "hidepid=off") && os.Geteuid() != 0 {
-		return Finding{name, Weak, "mounted with " + options + ": what a session runs as another user (sudo) cannot be seen"}
+		return Finding{name, Weak, "mounted with " + options + ": trl cannot see processes that a session runs as another user (sudo)"}
 	}
 	if !procfs.HaveChildren() {
-		return Finding{name, Weak, "no lists of children (CONFIG_PROC_CHILDREN): looking for what a command left behind reads all of /proc"}
+		return Finding{name, Weak, "no lists of children (CONFIG_PROC_CHILDREN): trl reads all of /proc to find the processes that a command left"}
 	}
-	return Finding{name, Fine, "mounted, everybody to be seen, with lists of children"}
+	return Finding{name, Fine, "mounted, shows all processes, has lists of children"}
 }
 
 // procOptions returns the mount options of /proc that hide processes.
@@ -104,7 +104,7 @@ func examinePidfd() Finding {
 	if err != nil {
 		err = fmt.Errorf("pidfd (Linux 5.3): %w: no signal could be sent safely", err)
 	}
-	return verdict("pidfd", err, Missing, "signals reach who is meant or nobody")
+	return verdict("pidfd", err, Missing, "a signal reaches the right process or none")
 }
 
 // examineMemfd does the same as a journal: it moves data from a pipe to a memfd without copying it through this
@@ -128,7 +128,7 @@ func examineMemfd() Finding {
 		_, err = unix.Splice(p[0], nil, fd, nil, 1, 0)
 		return os.NewSyscallError("splice", err)
 	}()
-	return verdict("memfd, splice", err, Missing, "output is kept in memory, and never on disk")
+	return verdict("memfd, splice", err, Missing, "trl keeps output in memory and never on disk")
 }
 
 // examineDescriptors does the same as a shell: it opens one of our descriptors by its path.
@@ -142,7 +142,7 @@ func examineDescriptors() Finding {
 		defer unix.Close(p[1])
 		fd, err := unix.Open(procfs.Path(os.Getpid(), "/fd/"+strconv.Itoa(p[1])), unix.O_WRONLY|unix.O_CLOEXEC, 0)
 		if err != nil {
-			return fmt.Errorf("open a pipe under /proc: %w: shells reach theirs so", err)
+			return fmt.Errorf("open a pipe under /proc: %w: shells open their pipes in this way", err)
 		}
 		unix.Close(fd)
 		return nil
@@ -150,17 +150,17 @@ func examineDescriptors() Finding {
 	if err == nil {
 		err = unix.CloseRange(math.MaxUint32, math.MaxUint32, unix.CLOSE_RANGE_CLOEXEC)
 		if err != nil {
-			return Finding{"descriptors", Weak, "close_range (Linux 5.11): " + err.Error() + ": inherited ones are closed one by one"}
+			return Finding{"descriptors", Weak, "close_range (Linux 5.11): " + err.Error() + ": trl closes inherited descriptors one by one"}
 		}
 	}
-	return verdict("descriptors", err, Missing, "pipes can be opened by path, inherited ones closed at once")
+	return verdict("descriptors", err, Missing, "pipes can be opened by path, and inherited descriptors are closed at once")
 }
 
 func examineMarks() Finding {
 	if !procfs.Mark(1 << 62).Fits() {
 		return Finding{"marks", Weak, "the hard limit of file locks (ulimit -Hx) is not unlimited: without cgroups only ancestry and start times tell one command's orphans from another's"}
 	}
-	return Finding{"marks", Fine, "the limit of file locks is free to say which command started a process"}
+	return Finding{"marks", Fine, "the limit of file locks is free, so trl can mark which command started a process"}
 }
 
 func examineCgroupKill() Finding {
@@ -173,9 +173,9 @@ func examineCgroupKill() Finding {
 	case err != nil:
 		return Finding{name, Weak, err.Error()}
 	case none != nil && !newer(release, 5, 14): // the root cgroup has no such file, but the cgroups below it have
-		return Finding{name, Weak, "Linux " + release + " has none, 5.14 has: no tier cgroup"}
+		return Finding{name, Weak, "Linux " + release + " has no cgroup.kill (5.14 has): tier cgroup is not available"}
 	}
-	return Finding{name, Fine, "a whole tree ends in one go"}
+	return Finding{name, Fine, "the kernel can kill a whole cgroup at once"}
 }
 
 // newer reports whether release is at least major.minor.
@@ -201,11 +201,11 @@ func examineLimits() Finding {
 	}
 	switch {
 	case len(lack) == 0:
-		return Finding{"limits", Fine, "cgroup controllers to be had: " + strings.Join(have, ", ")}
+		return Finding{"limits", Fine, "available cgroup controllers: " + strings.Join(have, ", ")}
 	case len(have) == 0:
-		return Finding{"limits", Weak, "no cgroup controller to be had for memory, pids or cpu"}
+		return Finding{"limits", Weak, "no cgroup controller is available for memory, pids or cpu"}
 	}
-	return Finding{"limits", Weak, "cgroup controllers to be had: " + strings.Join(have, ", ") + "; not: " + strings.Join(lack, ", ")}
+	return Finding{"limits", Weak, "available cgroup controllers: " + strings.Join(have, ", ") + "; not available: " + strings.Join(lack, ", ")}
 }
 
 // controllerAt returns "v2" or "v1" if our groups can use the controller, and "" if they cannot.
@@ -225,17 +225,17 @@ func examineUsers() Finding {
 	const name = "session users"
 	const need = 1<<unix.CAP_SETUID | 1<<unix.CAP_SETGID | 1<<unix.CAP_CHOWN | 1<<unix.CAP_KILL
 	if os.Geteuid() != 0 || confine.Capabilities()&need != need {
-		return Finding{name, Weak, "only root, with its capabilities, can run sessions as another user (--session-user): these run as this one"}
+		return Finding{name, Weak, "only root, with its capabilities, can run sessions as another user (--session-user): sessions run as this user"}
 	}
 	if err := host.CanMount(); err == nil {
-		return Finding{name, Fine, "sessions can run as other users, one each if wanted; the pipes of each are in a tmpfs of its own, of 64 MiB at most"}
+		return Finding{name, Fine, "sessions can run as other users, each as its own if wanted; the pipes of each session are in a separate tmpfs of at most 64 MiB"}
 	}
 	dir, err := host.FIFODirParent()
 	if err == nil {
-		const shared = "sessions can run as other users, one each if wanted; but trl may not mount (CAP_SYS_ADMIN), so their pipes are together in %s, which one session can fill for all"
+		const shared = "sessions can run as other users, each as its own if wanted; but trl may not mount (CAP_SYS_ADMIN), so the pipes of all sessions are in %s, which one session can fill"
 		what := fmt.Sprintf(shared, dir)
 		if dir == "/dev/shm" {
-			what += ", as can whoever writes to /dev/shm: make /run a tmpfs"
+			what += ", and so can every program that writes to /dev/shm: make /run a tmpfs"
 		}
 		return Finding{name, Weak, what}
 	}
@@ -243,7 +243,7 @@ func examineUsers() Finding {
 }
 
 func examineLandlock() Finding {
-	return verdict("landlock", confine.Landlock(), Weak, "sessions can be kept from writing elsewhere (--allow-write)")
+	return verdict("landlock", confine.Landlock(), Weak, "sessions can be restricted to writing in some directories (--allow-write)")
 }
 
 func examineFiles() Finding {
@@ -252,7 +252,7 @@ func examineFiles() Finding {
 		return Finding{"open files", Weak, err.Error()}
 	}
 	const each = 16 // a generous estimate for a session with a running command
-	what := fmt.Sprintf("%d at most (ulimit -Hn): enough for some %d sessions", l.Max, l.Max/each)
+	what := fmt.Sprintf("at most %d (ulimit -Hn): enough for about %d sessions", l.Max, l.Max/each)
 	if l.Max/each < 256 {
 		return Finding{"open files", Weak, what}
 	}
@@ -264,9 +264,9 @@ func examinePipes() Finding {
 	text, err := procfs.ReadSmallFile("/proc/sys/fs/pipe-user-pages-soft", make([]byte, 32))
 	pages, _ := strconv.Atoi(strings.TrimSpace(string(text)))
 	if err != nil || pages == 0 || confine.Capabilities()&(1<<unix.CAP_SYS_ADMIN|1<<unix.CAP_SYS_RESOURCE) != 0 {
-		return Finding{name, Fine, "as many as wanted, of 64 KiB each"}
+		return Finding{name, Fine, "no limit on pipes of 64 KiB"}
 	}
-	what := fmt.Sprintf("%d of 64 KiB for all processes of this user, smaller ones then (sysctl fs.pipe-user-pages-soft is %d)", pages/16, pages)
+	what := fmt.Sprintf("%d pipes of 64 KiB for all processes of this user, further pipes are smaller (sysctl fs.pipe-user-pages-soft is %d)", pages/16, pages)
 	if pages < 16384 { // the kernel's default
 		return Finding{name, Weak, what}
 	}
@@ -278,11 +278,11 @@ func examineInit() Finding {
 	text, err := os.ReadFile("/proc/1/comm")
 	switch {
 	case os.Getpid() == 1:
-		return Finding{name, Fine, "is trl, as in a container: it reaps what is given to it"}
+		return Finding{name, Fine, "is trl, as in a container: it reaps orphans"}
 	case errors.Is(err, os.ErrPermission) || err != nil:
 		return Finding{name, Fine, "cannot be seen"}
 	}
-	return Finding{name, Fine, "is " + strings.TrimSpace(string(text)) + "; whatever loses its parent comes to trl all the same"}
+	return Finding{name, Fine, "is " + strings.TrimSpace(string(text)) + "; the kernel gives the sessions' orphans to trl anyway"}
 }
 
 // examineSandbox runs a program in a sandbox.
@@ -307,7 +307,7 @@ func examineSandbox() Finding {
 		}
 		return nil
 	}
-	return verdict(name, try(), Weak, "trl can put itself and all sessions in one (--sandbox bwrap)")
+	return verdict(name, try(), Weak, "trl can run itself and all sessions in a sandbox (--sandbox bwrap)")
 }
 
 // examineSignalFilter reports whether confine.InstallSignalFilter would succeed. It does not install the filter,
@@ -321,8 +321,8 @@ func examineSignalFilter() Finding {
 	case errno != 0:
 		return Finding{name, Weak, "kill -9 $PPID in a session ends every session: the kernel has no seccomp filters. Use --session-user or --sandbox bwrap"}
 	case confine.Capabilities()&(1<<unix.CAP_SYS_ADMIN) != 0, err == nil && unable == 1:
-		return Finding{name, Fine, "no signal from a session ends it: kill -9 $PPID is refused"}
+		return Finding{name, Fine, "no signal from a session ends the keeper: kill -9 $PPID is refused"}
 	}
-	return Finding{name, Weak, "kill -9 $PPID in a session ends every session: without CAP_SYS_ADMIN the kernel takes a filter only from who can gain no privileges. " +
-		"Start trl by `setpriv --no-new-privs` (sudo in sessions then fails), as the first process of a container, or with --session-user, --allow-write or --sandbox bwrap"}
+	return Finding{name, Weak, "kill -9 $PPID in a session ends every session: without CAP_SYS_ADMIN the kernel accepts a filter only from a process that cannot gain privileges. " +
+		"Start trl with `setpriv --no-new-privs` (sudo in sessions then fails), as the first process of a container, or with --session-user, --allow-write or --sandbox bwrap"}
 }

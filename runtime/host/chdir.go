@@ -67,7 +67,7 @@ func (g *Group) enterDir(dir string, thread func(func() error) error, ask, f fun
 		return err
 	case <-late.C:
 		close(given)
-		g.host.Log.Error().Str("session", g.id).Msg("directory that does not answer")
+		g.host.Log.Error().Str("session", g.id).Msg("a directory does not answer")
 		return unanswered
 	}
 }

@@ -167,7 +167,7 @@ func (h *Host) releaseConfinementLocked(t *confinement) (left bool) {
 	t.LandlockRules.Close()
 	if t.dir != "" {
 		if err := removeDir(t.dir); err != nil { // the directory is in memory, and only this host makes files in it
-			h.Log.Error().Err(err).Str("session", t.id).Msg("ports not removed")
+			h.Log.Error().Err(err).Str("session", t.id).Msg("the session's FIFO directory was not removed")
 		}
 	}
 	if h.uids[t.uid] != t.id {
@@ -204,10 +204,10 @@ func (h *Host) killByUID(t *confinement) {
 		pause.Sleep()
 	}
 	if sent > 0 {
-		h.Log.Warn().Str("session", t.id).Uint32("uid", t.uid).Int("processes", sent).Msg("ended what hid from its session's end")
+		h.Log.Warn().Str("session", t.id).Uint32("uid", t.uid).Int("processes", sent).Msg("killed processes that had hidden from the end of their session")
 	}
 	if len(left) > 0 {
-		h.Log.Error().Str("session", t.id).Uint32("uid", t.uid).Ints("pids", left).Msg("a process of the session's user is left, its number is not given out again")
+		h.Log.Error().Str("session", t.id).Uint32("uid", t.uid).Ints("pids", left).Msg("a process of the session's user is left: no other session gets its user number")
 	}
 }
 

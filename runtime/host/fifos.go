@@ -139,7 +139,7 @@ func removeLeftoverFIFODirs(log zerolog.Logger) {
 				continue
 			}
 			if unix.Flock(lock, unix.LOCK_EX|unix.LOCK_NB) == nil {
-				log.Warn().Str("directory", dir).Err(removeDir(dir)).Msg("removed the pipes of sessions that a killed keeper left")
+				log.Warn().Str("directory", dir).Err(removeDir(dir)).Msg("removed the FIFO directory that a killed keeper left")
 			}
 			unix.Close(lock)
 		}

@@ -447,6 +447,6 @@ func (h *Host) killResult(group string, left []int) error {
 		return nil
 	}
 	h.Metrics.KillFailed.Inc()
-	h.Log.Error().Str("session", group).Ints("pids", left).Msg("processes withstood KILL")
-	return fmt.Errorf("processes %v of %s withstood KILL for %v", left, group, killTimeout)
+	h.Log.Error().Str("session", group).Ints("pids", left).Msg("processes did not end after KILL")
+	return fmt.Errorf("processes %v of %s did not end within %v of KILL", left, group, killTimeout)
 }

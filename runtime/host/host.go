@@ -149,10 +149,10 @@ func NewHost(c Config) (h *Host, err error) {
 	}
 	self, ok := procfs.Read(os.Getpid())
 	if !ok {
-		return nil, errors.New("no /proc: mount one, processes are found and identified there")
+		return nil, errors.New("no /proc: mount one, trl finds and identifies processes there")
 	}
 	if name, err := os.Readlink("/proc/self"); err != nil || name != strconv.Itoa(os.Getpid()) {
-		return nil, fmt.Errorf("/proc is that of another PID namespace: it calls this process %q, and getpid says %d; mount a new one (mount -t proc proc /proc)", name, os.Getpid())
+		return nil, fmt.Errorf("/proc belongs to another PID namespace: it calls this process %q, and getpid says %d; mount a new one (mount -t proc proc /proc)", name, os.Getpid())
 	}
 	runtime.GOMAXPROCS(max(runtime.GOMAXPROCS(0), minGOMAXPROCS)) // a change stops all threads, so this is done here, and Go does not change it by itself from here on
 	h = &Host{

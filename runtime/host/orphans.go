@@ -27,7 +27,7 @@ func (h *Host) KillOrphans(live func(sessionID string) bool) int {
 			procfs.SignalIf(p.Pid, unix.SIGKILL, p.IsStill) {
 			count++
 			h.Metrics.OrphansKilled.Inc()
-			h.Log.Warn().Int("pid", p.Pid).Msg("ended an orphan of a session that is gone")
+			h.Log.Warn().Int("pid", p.Pid).Msg("killed an orphan of a session that is gone")
 		} else {
 			killNow[p.Pid] = p.Start
 		}

@@ -13,5 +13,5 @@ import (
 func limitText() unsafe.Pointer { return nil }
 
 func openProgram(string, unsafe.Pointer) (int, error) {
-	return -1, errors.New("not written for " + runtime.GOARCH)
+	return -1, errors.New("trl-limit has not been written for " + runtime.GOARCH)
 }

@@ -252,7 +252,7 @@ func (h *Host) killSlowForks() {
 			f.killed = true
 			_ = unix.Kill(pid, unix.SIGKILL) // no other code reaps it before watched
 		}
-		h.Log.Error().Str("session", f.scope.group.id).Bool("killed", f.killed).Msg("process that does not get to its exec")
+		h.Log.Error().Str("session", f.scope.group.id).Bool("killed", f.killed).Msg("a process does not get to its exec")
 	}
 	if h.slowForks.armed = len(h.slowForks.forks) > 0; h.slowForks.armed {
 		time.AfterFunc(next, h.killSlowForks)

@@ -32,7 +32,7 @@ func (h *Host) Tiers() []own.TierReport { return slices.Clone(h.tiers) }
 func (h *Host) chooseTier(isolation string) error {
 	root, noCgroup := cgroup.OpenRoot()
 	cgroups := own.TierReport{Tier: "cgroup", Available: root != nil}
-	none := own.TierReport{Tier: "none", Available: true, Why: "subreaper, and a mark that processes inherit"}
+	none := own.TierReport{Tier: "none", Available: true, Why: "trl is the subreaper, and processes inherit a mark"}
 	switch {
 	case root == nil:
 		cgroups.Why = noCgroup.Error()

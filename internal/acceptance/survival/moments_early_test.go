@@ -236,7 +236,7 @@ func TestProcOfAnotherNamespace(t *testing.T) {
 	cmd.WaitDelay = testkit.Patience
 	cmd.SysProcAttr = &syscall.SysProcAttr{Cloneflags: syscall.CLONE_NEWPID}
 	out, err := cmd.CombinedOutput()
-	if ctx.Err() != nil || err == nil || !strings.Contains(string(out), "/proc is that of another PID namespace") || strings.Contains(string(out), "listening") {
+	if ctx.Err() != nil || err == nil || !strings.Contains(string(out), "/proc belongs to another PID namespace") || strings.Contains(string(out), "listening") {
 		t.Errorf("%v, %v: %s", err, ctx.Err(), out)
 	}
 }
