@@ -108,7 +108,8 @@ func (h *Host) dirThread(job func()) {
 	jobs := make(chan func(), 1)
 	for job != nil {
 		job()
-		if !own || unix.Chdir("/") != nil || !h.keepDirThread(jobs) { // the thread returns to /, because a file system cannot be unmounted while a thread is in it
+		// The thread returns to /, because a file system cannot be unmounted while a thread is in it.
+		if !own || unix.Chdir("/") != nil || !h.keepDirThread(jobs) {
 			return
 		}
 		job = <-jobs // nil after endDirThreads has closed the channel

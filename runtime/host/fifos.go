@@ -239,7 +239,7 @@ func (g *Group) MakeChannels(kinds []own.ChannelKind) (all []own.Channel, err er
 	for _, k := range kinds {
 		m, err := g.confinement.makeChannel(k)
 		if err != nil {
-			return all, fmt.Errorf("port: %w", err)
+			return all, fmt.Errorf("make channel: %w", err)
 		}
 		all = append(all, m)
 	}

@@ -43,9 +43,11 @@ type Group struct {
 	mu       sync.Mutex
 	closed   bool                // guarded by mu; nothing may be started in the group any more
 	children map[*Child]struct{} // guarded by mu; those that have not been reaped
-	leaders  map[int]struct{}    // guarded by mu; the pid of every child, which is also the id of its process session; a pid stays here after the child ended
-	scopes   []*Scope            // guarded by mu; in order of begin, without the removed ones
-	serial   int                 // guarded by mu; the number of the newest scope
+	// The pid of every child, which is also the id of its process session. A pid stays here after the child has ended.
+	// guarded by mu
+	leaders map[int]struct{}
+	scopes  []*Scope // guarded by mu; in order of begin, without the removed ones
+	serial  int      // guarded by mu; the number of the newest scope
 }
 
 // A Scope must be removed with Remove, or closed with its group.

@@ -95,8 +95,11 @@ type privileges struct {
 	fifoDirLock    int              // fd of the lock on fifoDir; -1: there is none
 
 	confinements map[string]*confinement // guarded by Host.mu; by session
-	uids         map[uint32]string       // guarded by Host.mu; the numbers of Config.SessionUser's range that are in use, with their sessions; "": another process uses the number, or an ended session's process
-	nextUID      uint32                  // guarded by Host.mu
+	// The numbers of Config.SessionUser's range that are in use, with their sessions. "" means that a process which does
+	// not belong to a session uses the number, or a process that an ended session left.
+	// guarded by Host.mu
+	uids    map[uint32]string
+	nextUID uint32 // guarded by Host.mu
 }
 
 // forks holds the bounds on starts of processes.
@@ -154,7 +157,8 @@ func NewHost(c Config) (h *Host, err error) {
 	if name, err := os.Readlink("/proc/self"); err != nil || name != strconv.Itoa(os.Getpid()) {
 		return nil, fmt.Errorf("/proc belongs to another PID namespace: it calls this process %q, and getpid says %d; mount a new one (mount -t proc proc /proc)", name, os.Getpid())
 	}
-	runtime.GOMAXPROCS(max(runtime.GOMAXPROCS(0), minGOMAXPROCS)) // a change stops all threads, so this is done here, and Go does not change it by itself from here on
+	// A change stops all threads, so this is done here, and Go does not change it by itself from here on.
+	runtime.GOMAXPROCS(max(runtime.GOMAXPROCS(0), minGOMAXPROCS))
 	h = &Host{
 		pid: self.Pid, sid: self.Sid,
 		markBase: procfs.Mark(c.Instance) << 32, startTicks: procfs.TicksNow(),
@@ -173,7 +177,8 @@ func NewHost(c Config) (h *Host, err error) {
 	} else {
 		unix.Close(fd)
 	}
-	if err := unix.Prlimit(0, unix.RLIMIT_CORE, &unix.Rlimit{}, nil); err != nil { // our core dump would contain secrets; children inherit this, and core dumps of theirs were not asked for
+	// Our core dump would contain secrets; children inherit the limit, and nobody asked for core dumps of theirs.
+	if err := unix.Prlimit(0, unix.RLIMIT_CORE, &unix.Rlimit{}, nil); err != nil {
 		return nil, os.NewSyscallError("prlimit", err)
 	}
 	if h.processLimit = childProcessLimit(); h.processLimit != (unix.Rlimit{}) {

@@ -69,7 +69,8 @@ func TestLimitsOfADeadInstanceAreRemoved(t *testing.T) {
 	}
 	dir := filepath.Join(y.Dir, "trl-1-0badcafe")
 	lock := -1
-	testkit.Eventually(t, "a living instance", func() bool { // until the instance is locked, another trl that starts at the same time may take it for dead
+	// Until the instance is locked, another trl that starts at the same time may take it for dead.
+	testkit.Eventually(t, "a living instance", func() bool {
 		if err := os.Mkdir(dir, 0o755); err != nil && !os.IsExist(err) {
 			t.Fatal(err)
 		}
