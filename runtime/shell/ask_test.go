@@ -26,7 +26,7 @@ func asked(who string) int {
 	return questions.of[who]
 }
 
-// Nobody waits for longer than answerTimeout, and threads that are stuck are few.
+// Ask waits no longer than answerTimeout, and few threads are blocked.
 func TestAskIsBounded(t *testing.T) {
 	impatient(t, 20*time.Millisecond)
 	dir, answer := testkit.DeadMount(t)
@@ -56,7 +56,7 @@ func TestAskIsBounded(t *testing.T) {
 	testkit.Eventually(t, "its threads are given back", func() bool { return asked("eve") == 0 })
 }
 
-// All askers together have maxQuestionsOfAll questions under way, and one more waits for a place, in vain here.
+// All askers together can have maxQuestionsOfAll waiting questions. One more waits for a place, which it does not get here.
 func TestQuestionsOfAllAreBounded(t *testing.T) {
 	impatient(t, time.Minute)
 	let, asked := make(chan struct{}), make(chan error, maxQuestionsOfAll)
@@ -73,7 +73,7 @@ func TestQuestionsOfAllAreBounded(t *testing.T) {
 	}
 	testkit.Eventually(t, "they are under way", func() bool { return all() == maxQuestionsOfAll })
 	q := Question{Who: "one more"}
-	answerTimeout = 20 * time.Millisecond // the others have their timers
+	answerTimeout = 20 * time.Millisecond // the other questions have their timers already
 	if _, err := Ask(q, func() (struct{}, error) { return struct{}{}, nil }); !errors.Is(err, unix.EAGAIN) {
 		t.Errorf("one more: %v", err)
 	}
@@ -93,7 +93,7 @@ type closeOnce struct{ closed *atomic.Int32 }
 
 func (c closeOnce) Close() error { c.closed.Add(1); return nil }
 
-// An answer that comes too late is closed; one that was taken is the caller's.
+// Ask closes an answer that comes too late. An answer that it returned belongs to the caller.
 func TestAskClosesWhatComesLate(t *testing.T) {
 	var closed atomic.Int32
 	impatient(t, time.Millisecond)

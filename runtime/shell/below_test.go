@@ -32,7 +32,7 @@ func TestKillReachesAProcessThatLeftItsCell(t *testing.T) {
 	}
 }
 
-// A job is its own command's: what ends a later one leaves it alone.
+// A job belongs to the command that started it. The abort of a later command does not touch it.
 func TestJobBelowItsCellIsToldAndLeftAlone(t *testing.T) {
 	h := cgroupHost(t)
 	s := openSession(t, h, "/bin/bash")

@@ -10,7 +10,7 @@ import (
 	"trl/runtime/journal"
 )
 
-// BenchmarkCommand is the cost of `:` below everything that a gateway adds.
+// BenchmarkCommand measures `:` without the rest of the gateway.
 func BenchmarkCommand(b *testing.B) {
 	h := testHost(b, "auto")
 	for name, path := range shells(b) {
@@ -20,7 +20,7 @@ func BenchmarkCommand(b *testing.B) {
 	}
 }
 
-// BenchmarkProgram is that of a command that starts a program. Before some of these there is a snapshot.
+// BenchmarkProgram measures a command that starts a program. A snapshot comes before some of these commands.
 func BenchmarkProgram(b *testing.B) {
 	h := testHost(b, "auto")
 	for name, path := range shells(b) {
@@ -41,7 +41,7 @@ func benchCommand(b *testing.B, s *session, text string) {
 	}
 }
 
-// BenchmarkSessionStart is a session's beginning below everything that a gateway adds, in each tier.
+// BenchmarkSessionStart measures a session's start without the rest of the gateway, in each tier.
 func BenchmarkSessionStart(b *testing.B) {
 	for _, tier := range host.TierNames {
 		for _, name := range []string{"sh", "bash"} {
@@ -64,7 +64,7 @@ func BenchmarkSessionStart(b *testing.B) {
 	}
 }
 
-// BenchmarkLimitedCommand is BenchmarkCommand within every limit that can be enforced here.
+// BenchmarkLimitedCommand is BenchmarkCommand with every limit that can be enforced on this machine.
 func BenchmarkLimitedCommand(b *testing.B) {
 	h := testHost(b, "auto")
 	for name, path := range shells(b) {
@@ -74,7 +74,7 @@ func BenchmarkLimitedCommand(b *testing.B) {
 	}
 }
 
-// BenchmarkOpenShell is the start and the end of a session, without limits and with.
+// BenchmarkOpenShell measures the start and the end of a session, without and with limits.
 func BenchmarkOpenShell(b *testing.B) {
 	h := testHost(b, "auto")
 	for name, l := range map[string]protocol.Limits{"free": {}, "limited": everyLimit(h)} {

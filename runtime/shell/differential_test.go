@@ -19,10 +19,10 @@ import (
 	"trl/runtime/host"
 )
 
-// TestDifferential runs what is in testdata/differential in each shell twice: by trl, and by the plain shell. Standard output,
-// standard error, exit code and the state afterwards are the same, or the table says which of them differ and why. A known
-// difference that is gone is a failure, too. testdata/differential/README.md says how a case is written and what is compared.
-func TestDifferential(t *testing.T) { // not beside others: the end of their Host kills what it takes for a session's, such as a plain shell
+// TestDifferential runs the cases in testdata/differential in each shell twice: through trl, and in the plain shell. Standard output,
+// standard error, exit code and the state afterwards must be the same, or the table must name the difference and its reason. A
+// known difference that no longer exists is a failure, too. See testdata/differential/README.md.
+func TestDifferential(t *testing.T) { // not parallel: the end of another test's Host would kill a plain shell as a process of its session
 	h := testHost(t, "auto")
 	lines, sequences := readCases(t, "oneliners.txt"), readCases(t, "sequences.txt")
 	if len(lines) < 300 || len(sequences) < 50 {
@@ -65,7 +65,7 @@ type differential struct {
 	differ int // guarded by mu
 }
 
-// aspect is what is compared of a case.
+// aspect is a part of a case's result that is compared.
 type aspect string
 
 const (
@@ -79,24 +79,24 @@ const (
 
 var aspects = []aspect{aspectOut, aspectErr, aspectCode, aspectState}
 
-// seen is what a run of a case has shown.
+// seen is the result of one run of a case.
 type seen map[aspect]string
 
 // diffCase is one block of a table.
 type diffCase struct {
 	topic, name string
 	commands    []string
-	known       map[string][]aspect // by shell
+	known       map[string][]aspect // by the shell's name
 }
 
 var known = regexp.MustCompile(`^#: ([a-z ]+): ([a-z ]+): (\S.*)$`)
 
-// A rule is a difference that many cases have: what it matches in either standard error is replaced before they are compared.
+// A rule is a difference that many cases have. Its matches in both standard errors are replaced before they are compared.
 type rule struct {
 	shells string
 	match  *regexp.Regexp
 	with   string
-	used   atomic.Bool // that it is not, is a failure
+	used   atomic.Bool // an unused rule is a failure
 }
 
 var ruleForm = regexp.MustCompile(`^#~ ([a-z ]+): s!([^!]+)!([^!]*)!: (\S.*)$`)
@@ -121,7 +121,7 @@ func readRules(t *testing.T, file string) (rules []*rule) {
 	return rules
 }
 
-// apply rewrites what a shell said on standard error.
+// apply rewrites a shell's standard error.
 func (d *differential) apply(text string) string {
 	for _, r := range d.rules {
 		if slices.Contains(strings.Fields(r.shells), d.shell) && r.match.MatchString(text) {
@@ -132,8 +132,8 @@ func (d *differential) apply(text string) string {
 	return text
 }
 
-// readCases reads a table. In that of the one-liners each line is a case; a sequence is a block below "--- NAME", of which each
-// line is a command. A line that begins with "> " continues the one before.
+// readCases reads a table. In oneliners.txt each line is a case. In sequences.txt a case is a block below "--- NAME", and each line of
+// it is a command. A line that begins with "> " continues the previous one.
 func readCases(t *testing.T, file string) (cases []*diffCase) {
 	t.Helper()
 	text, err := os.ReadFile("testdata/differential/" + file)
@@ -181,7 +181,7 @@ func readCases(t *testing.T, file string) (cases []*diffCase) {
 	return cases
 }
 
-// dumps are the commands that write a shell's state to the file @F@. They say nothing on stdout and stderr.
+// dumps are the commands that write a shell's state to the file @F@. They print nothing.
 var dumps = map[string]string{
 	"bash": `{ \builtin printf '$?=%s\n' "$?"; \builtin set +x; \builtin declare -p; \builtin declare -f; \builtin alias -p; \builtin shopt -p; \builtin set +o; \builtin trap -p; \builtin umask; \builtin ulimit -Sn; \builtin printf 'pwd %s\nargs %s\n' "$PWD" "$*"; } >|@F@ 2>/dev/null`,
 	"sh":   `{ \command printf '$?=%s\n' "$?"; \set +x; \set; \export -p; \readonly -p; \command alias; \set +o; \trap; \command umask; \command ulimit -Sn; \command printf 'pwd %s\nargs %s\n' "$PWD" "$*"; } >|@F@ 2>/dev/null`,
@@ -190,13 +190,13 @@ var dumps = map[string]string{
 
 func init() { dumps["ash"] = dumps["sh"] }
 
-// volatile are lines of a state that differ from run to run, or that are ours.
+// volatile matches lines of a state that differ from run to run, or that trl adds.
 var volatile = regexp.MustCompile(`__trl|^trap -- - |\b(RANDOM|SRANDOM|SECONDS|EPOCHSECONDS|EPOCHREALTIME|LINENO|PPID|BASHPID|BASH_[A-Z_0-9]+|PIPESTATUS|pipestatus|HISTCMD|TTYIDLE|FUNCNAME|BASHOPTS|SHELLOPTS|TRL_SESSION_ID)=|^(declare [-a-zA-Z]+ _|_|[?#$!*@-]|\?|ZSH_SUBSHELL|.*\b(status|ZSH_EVAL_CONTEXT|funcstack|zsh_eval_context)|.*\bundefined .*|integer 10 readonly ('\$'|!)|readonly -|0)(=|$)`)
 
-// noState is the state where the shell has ended before it could be asked.
+// noState is the state if the shell has ended before the dump.
 const noState = "none: the shell has ended"
 
-// stateDiff is which lines of a state are not in base, and the other way round: what a shell always has is left out. $? is always told.
+// stateDiff returns the lines that are only in the state or only in base, the state before any command. It always returns $?.
 func stateDiff(text, dir string, base []string) string {
 	if text == "" {
 		return noState
@@ -222,8 +222,8 @@ func stateDiff(text, dir string, base []string) string {
 			differ = append(differ, "-"+l)
 		}
 	}
-	differ = slices.DeleteFunc(differ, func(l string) bool { return volatile.MatchString(l[1:]) }) // only here: most lines are the base's
-	slices.Sort(differ)                                                                            // a line of a function may be one of another of the base, too
+	differ = slices.DeleteFunc(differ, func(l string) bool { return volatile.MatchString(l[1:]) }) // filtered last, because most lines are also in base
+	slices.Sort(differ)                                                                            // sorted, because functions can have equal lines
 	return now[0] + "\n" + strings.Join(differ, "\n")
 }
 
@@ -231,7 +231,7 @@ func stateLines(text, dir string) []string {
 	return strings.Split(strings.TrimSuffix(strings.ReplaceAll(text, dir, "DIR"), "\n"), "\n")
 }
 
-// place makes the directory of a case anew: what is in it, the shell has there in both runs.
+// place makes the directory of a case anew, with the same files for both runs.
 func (d *differential) place(t *testing.T, dir, script string) {
 	t.Helper()
 	err := errors.Join(os.RemoveAll(dir), os.MkdirAll(dir+"/sub", 0o755))
@@ -247,7 +247,7 @@ func environment(dir string) []string {
 	return []string{"PATH=/usr/local/bin:/usr/bin:/bin", "HOME=" + dir, "LANG=C.UTF-8", "TERM=dumb"}
 }
 
-// plain runs the script by the plain shell: as a file of the shell's own name, so that $0 and messages say that name.
+// plain runs the script in the plain shell. The script's file has the shell's name, so that $0 and messages have that name.
 func (d *differential) plain(t *testing.T, dir, script string) (out, errs string, code int) {
 	t.Helper()
 	for range 3 {
@@ -290,15 +290,15 @@ func (d *differential) dump(file string) string {
 	return strings.ReplaceAll(dumps[d.shell], "@F@", file)
 }
 
-// plainly runs a case by the plain shell, with the dump of the state as one more command. Where that is not reached, or could change what the
-// case prints or its code, the case also runs without it.
+// plainly runs a case in the plain shell, with the dump of the state as one more command. If the shell does not reach the dump, or if
+// the dump could change the output or the code, the case also runs without it.
 func (d *differential) plainly(t *testing.T, place casePlace, c *diffCase) seen {
 	t.Helper()
 	script := strings.Join(c.commands, "\n")
 	out, errs, code := d.plain(t, place.dir, script+"\n"+d.dump(place.state))
-	text, _ := os.ReadFile(place.state) // none where the shell has ended before
+	text, _ := os.ReadFile(place.state) // none if the shell has ended before
 	codeBefore, _, ok := strings.Cut(strings.TrimPrefix(string(text), "$?="), "\n")
-	if ok && code < 128 && !seesDump.MatchString(script) { // a bash that has read bad syntax may crash at its end
+	if ok && code < 128 && !seesDump.MatchString(script) { // code < 128 because a bash may crash at its end after bad syntax
 		_, err := fmt.Sscan(codeBefore, &code)
 		if err != nil {
 			t.Fatalf("plain %s: state %.100q: %v", d.shell, text, err)
@@ -309,10 +309,10 @@ func (d *differential) plainly(t *testing.T, place casePlace, c *diffCase) seen 
 	return seen{aspectOut: out, aspectErr: d.apply(errs), aspectCode: fmt.Sprint(code), aspectState: stateDiff(string(text), place.dir, d.plainBase)}
 }
 
-// seesDump is in the text of cases whose output or code may depend on the commands after it.
+// seesDump matches the text of cases whose output or code may depend on later commands.
 var seesDump = regexp.MustCompile(`trap|set -|history`)
 
-// casePlace is where a case runs.
+// casePlace has the paths of a case.
 type casePlace struct {
 	dir   string // the shell's directory, which place makes
 	state string // the file that dump writes
@@ -323,7 +323,7 @@ func newCasePlace(t *testing.T) casePlace {
 	return casePlace{dir: top + "/dir", state: top + "/state"}
 }
 
-// open opens a session of ours for one case.
+// open opens a session of trl for one case.
 func (d *differential) open(t *testing.T, dir string) *session {
 	t.Helper()
 	id := fmt.Sprintf("s-diff%d", sessionCount.Add(1))
@@ -368,7 +368,7 @@ func (d *differential) ours(t *testing.T, place casePlace, c *diffCase) seen {
 	return seen{aspectOut: out.String(), aspectErr: d.apply(errs.String()), aspectCode: fmt.Sprint(last.Code), aspectState: stateDiff(string(text), place.dir, d.ourBase)}
 }
 
-// baselines are the states of the plain shell and of ours when nothing has been done.
+// baselines returns the states of the plain shell and of trl's shell before any command.
 func (d *differential) baselines(t *testing.T) (plain, ours []string) {
 	t.Helper()
 	place := newCasePlace(t)
@@ -388,8 +388,8 @@ func (d *differential) baselines(t *testing.T) (plain, ours []string) {
 	return plain, stateLines(string(text), place.dir)
 }
 
-// lineNumber is where a message says which line it is about: a sequence is the lines of one script there, and as many commands
-// here, each of which begins with line 1.
+// lineNumber matches the line number in a message. In the plain shell a sequence is one script. In trl each line of it is a command
+// that begins with line 1, so the numbers differ.
 var lineNumber = regexp.MustCompile(`(?m)^((?:bash|ash|sh|zsh): ?(?:line )?)\d+`)
 
 func (d *differential) compare(t *testing.T, c *diffCase) {
@@ -403,7 +403,7 @@ func (d *differential) compare(t *testing.T, c *diffCase) {
 			s[aspectErr] = lineNumber.ReplaceAllString(s[aspectErr], "${1}N")
 		}
 	}
-	if plain[aspectState] == noState { // then there is nothing to compare with
+	if plain[aspectState] == noState { // nothing to compare with
 		ours[aspectState] = plain[aspectState]
 	}
 	differs := false

@@ -9,11 +9,11 @@ import (
 	"time"
 )
 
-// copied finds in what dd says how many bytes it has written.
+// copied matches the number of bytes written in dd's output.
 var copied = regexp.MustCompile(`(?s).*\n(\d+) bytes.*`)
 
-// A session that floods its own control pipe is read at a bounded pace. Its commands end, also by a timeout and a cancel, and its
-// shell is not taken for a broken one.
+// trl reads a control pipe that its session floods at a limited rate. The session's commands still end, also by a timeout and a
+// cancel, and the shell does not count as wedged.
 func TestFloodedControlPipe(t *testing.T) {
 	eachShell(t, func(t *testing.T, s *session) {
 		dir := t.TempDir()
@@ -48,7 +48,7 @@ func TestFloodedControlPipe(t *testing.T) {
 			t.Errorf("%+v", r.Outcome)
 		}
 		s.want("echo $X", "kept\n")
-		// A job goes on while the session works.
+		// The flooding job goes on while the session runs commands.
 		s.run(`yes >"$__trl_c" & J=$!`)
 		for range 5 {
 			s.want("echo $X", "kept\n")

@@ -21,17 +21,17 @@ import (
 	"trl/runtime/procfs"
 )
 
-// changesAnswers: a text that has one of these may honestly change what a later `echo alive` does or prints (a function
-// of that name, traces, traps, limits), or may spell it (globs, quotes, expansions). Everything else may not.
+// changesAnswers matches texts that may legitimately change what a later `echo alive` does or prints (a function of that name,
+// traces, traps, limits), or that may spell such a text (globs, quotes, expansions). No other text may change it.
 var changesAnswers = regexp.MustCompile(`(?i)[?*\[\]\\'"$\x60{}^~#]|set|opt|trap|alias|\(\s*\)|function|func|enable|disable|emulate|limit|load|__trl|typeset|declare|integer|float|export|readonly|local|nameref`)
 
-// harmful is what the fuzzer does not try. There is nothing in PATH, it has no rights (see unprivileged) and works in a
-// directory of its own; a slash would lead out of that, and kill could end the fuzzer itself.
+// harmful tells whether the fuzzer must not try the text. The fuzzer's PATH is empty, it has no rights (see unprivileged), and it
+// works in its own directory. A slash would lead out of the directory, and kill could end the fuzzer itself.
 func harmful(text []byte) bool {
 	return bytes.IndexByte(text, 0) >= 0 || bytes.IndexByte(text, '/') >= 0 || bytes.Contains(text, []byte("kill"))
 }
 
-// unprivileged turns a worker of the fuzzer into a user that nobody else is, if it is root.
+// unprivileged gives a worker of the fuzzer an unused user id, if it runs as root.
 func unprivileged() error {
 	if os.Getuid() != 0 || !slices.Contains(os.Args, "-test.fuzzworker") {
 		return nil
@@ -46,12 +46,12 @@ func unprivileged() error {
 	if err := syscall.Setresuid(id, id, id); err != nil {
 		return err
 	}
-	// Else our /proc directory would be root's, and shells could not open what we hold.
+	// Otherwise our /proc directory would belong to root, and shells could not open our descriptors.
 	return unix.Prctl(unix.PR_SET_DUMPABLE, 1, 0, 0, 0)
 }
 
-// FuzzCommandText: whatever the text of a command is, the session answers afterwards as if nothing had been, and
-// nothing of the command is left. One session for each shell lives through the whole run.
+// FuzzCommandText: after a command with any text the session answers as before, and no process of the command is left. Each shell
+// has one session for the whole run.
 func FuzzCommandText(f *testing.F) {
 	paths := shells(f)
 	names := slices.Sorted(maps.Keys(paths))
@@ -86,7 +86,7 @@ type fuzzer struct {
 	dir   string
 	open  map[string]*Shell
 	count int
-	last  []string // texts, to tell what led to a failure
+	last  []string // the last texts, shown after a failure
 }
 
 func (fz *fuzzer) try(t *testing.T, name, text string) {
@@ -102,7 +102,7 @@ func (fz *fuzzer) try(t *testing.T, name, text string) {
 		fz.open[name] = s
 	}
 	defer func() {
-		if t.Failed() { // the next try, which may be the same one made smaller, gets a fresh one
+		if t.Failed() { // the next try gets a fresh session; it may be the same text made smaller
 			t.Logf("before that: %q", fz.last)
 			delete(fz.open, name)
 			_ = s.Close(0)
@@ -126,14 +126,14 @@ func (fz *fuzzer) try(t *testing.T, name, text string) {
 	r := tight(text)
 	if r.Timeout != "" || len(r.Background) == 0 {
 		m := s.group.Members()
-		if changesAnswers.MatchString(text) { // traces and traps may run programs of their own between commands
+		if changesAnswers.MatchString(text) { // traces and traps may run programs between commands
 			testkit.Eventually(t, "what a trap started ends", func() bool { m = s.group.Members(); return len(m) <= 1 })
 		}
-		if slices.ContainsFunc(m, func(pid int) bool { return pid != s.Pid() }) { // none: the shell ends just now (`set -t`)
+		if slices.ContainsFunc(m, func(pid int) bool { return pid != s.Pid() }) { // m is empty if the shell is ending (`set -t`)
 			t.Fatalf("%s: %q left %v, the shell is %d; %v", name, text, m, s.Pid(), r.Outcome)
 		}
 	}
-	for _, c := range s.leftScopes { // honest jobs of its
+	for _, c := range s.leftScopes { // jobs that the text may start
 		if err := c.Kill(0); err != nil {
 			t.Fatal(err)
 		}
@@ -162,18 +162,18 @@ func (fz *fuzzer) env(id string) []string {
 	return []string{"PATH=" + fz.dir + "/nothing", "HOME=" + fz.dir, "LANG=C.UTF-8", "TERM=dumb", "TRL_SESSION_ID=" + id}
 }
 
-// limit bounds what the shell's process may take: memory, disk, processes, and the processor time beyond what it has
-// used, so that what loops ends also if the fuzzer is killed.
+// limit sets limits for the shell's process: memory, file size, processes, and processor time beyond what it has used. So a loop ends
+// also if the fuzzer is killed.
 func (fz *fuzzer) limit(t *testing.T, s *Shell) {
 	pid := s.Pid()
 	text, err := os.ReadFile(procfs.Path(pid, "/stat"))
 	if err != nil {
-		return // it has just ended (`set -t`); the one that takes its place is told the next time
+		return // the shell has just ended (`set -t`); the next call limits its successor
 	}
 	fields := strings.Fields(string(text[bytes.LastIndexByte(text, ')')+1:]))
 	user, _ := strconv.ParseUint(fields[11], 10, 64)
 	system, _ := strconv.ParseUint(fields[12], 10, 64)
-	const ticks = 100 // a second, on every Linux
+	const ticks = 100 // per second, on every Linux
 	for resource, most := range map[int]uint64{
 		unix.RLIMIT_CPU: (user+system)/ticks + 20, unix.RLIMIT_DATA: 256 << 20, unix.RLIMIT_FSIZE: 64 << 20, unix.RLIMIT_NPROC: 500, unix.RLIMIT_CORE: 0,
 	} {

@@ -26,16 +26,16 @@ func TestMain(m *testing.M) {
 	testkit.Main(m)
 }
 
-// generous bounds what a test waits for: far beyond what the machine needs when others use it too.
+// generous is how long a test waits for something. A busy machine needs far less.
 const generous = 60 * time.Second
 
 // forever is longer than any test.
 const forever = time.Hour
 
-// stranger is a number that is nobody's.
+// stranger is a user id that no user has.
 var stranger = confine.Account{Text: "64123", UID: 64123, GID: 64123}
 
-// newHost opens a host, which ends with the test. It skips the test where the configuration needs what is not here.
+// newHost opens a host, which ends with the test. It skips the test if this machine lacks something that the configuration needs.
 func newHost(t testing.TB, c host.Config) *host.Host {
 	t.Helper()
 	testkit.StartsProcesses(t)

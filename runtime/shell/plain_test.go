@@ -11,17 +11,17 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// ours is what no message of a shell may show: paths of trl's, and names of its functions.
+// ours matches what no message of a shell may show: trl's paths and the names of its functions.
 var ours = regexp.MustCompile(`/proc/|/dev/shm|/run/|__trl|trl-`)
 
-// A plainCase is a command with what it prints on both streams, one behind the other. "" for a shell: not tried there.
+// A plainCase is a command with its expected stdout and stderr, joined, for each shell. "" means that the shell is not tested.
 type plainCase struct {
 	text                 string
 	bash, dash, ash, zsh string
 	code                 [4]int
 }
 
-// What a shell says is what it says at its prompt, or with -c. dash and ash name the eval.
+// A shell's messages are the same as at its prompt or with -c. dash and ash also name the eval.
 var plainCases = []plainCase{
 	{"nosuch", "bash: nosuch: command not found", "sh: 1: eval: nosuch: not found", "ash: eval: nosuch: not found", "zsh: command not found: nosuch", [4]int{127, 127, 127, 127}},
 	{"\n\nnosuch", "bash: nosuch: command not found", "sh: 3: eval: nosuch: not found", "*nosuch: not found", "zsh: command not found: nosuch", [4]int{127, 127, 127, 127}},
@@ -67,7 +67,7 @@ func TestSpeaksAsThePlainShell(t *testing.T) {
 	})
 }
 
-// Descriptors from 3 on are the user's own.
+// The user can use descriptors from 3 on.
 func TestDescriptorsAreTheUsers(t *testing.T) {
 	h := testHost(t, "auto")
 	s := openSession(t, h, shells(t)["bash"])
@@ -91,7 +91,8 @@ func TestDescriptorsAreTheUsers(t *testing.T) {
 	if s.Pid() != pid {
 		t.Error("that cost the shell")
 	}
-	// The script channel. Where bash dies before it has reported the command, the answer says so, and what the command changed is lost.
+	// This command closes the script channel. If bash dies before it has reported the command, the result says so, and the command's
+	// changes of the state are lost.
 	closed := s.run("KEPT=3; exec 254>&-; echo done")
 	if closed.out != "done\n" {
 		t.Errorf("%q", closed.out)
@@ -103,7 +104,7 @@ func TestDescriptorsAreTheUsers(t *testing.T) {
 	}
 }
 
-// A user's traps run for the user's own commands, and the status of a command is the next one's $?.
+// A user's traps run only for the user's commands, and each command gets the status of the previous one as $?.
 func TestTrapsOfTheUser(t *testing.T) {
 	h := testHost(t, "auto")
 	for _, sh := range []string{"bash", "zsh"} {
@@ -134,7 +135,7 @@ func TestTrapsOfTheUser(t *testing.T) {
 			s.run("false; true; (exit 3)")
 			s.run("echo status-$? >>" + log)
 			s.run("trap - DEBUG; grep -c status-3 " + log + " >>" + log)
-			// For the user's 5 commands, and for the two of ours that put the trap away after each of the 4 lines before this one.
+			// The trap runs for the user's 5 commands, and for our two commands that remove the trap after each of the 4 earlier lines.
 			s.want("grep -c DBG "+log, "13\n")
 			s.run("rm -f " + log + "; set -T; trap 'echo RET >>" + log + "' RETURN; f() { :; }; f")
 			s.run("true")
@@ -151,8 +152,8 @@ func TestTrapsOfTheUser(t *testing.T) {
 	}
 }
 
-// `env` of a command for a variable that has attributes: the value is a plain string for the command and what it was afterwards; one
-// that is read-only is refused with a message, and nothing else is changed.
+// `env` sets a variable that has attributes: during the command its value is a plain string, and afterwards it is as before. A
+// read-only variable is refused with a message, and nothing else changes.
 func TestEnvOfVariablesWithAttributes(t *testing.T) {
 	eachShell(t, func(t *testing.T, s *session) {
 		one, two := "1", "hello world"
@@ -188,7 +189,7 @@ func TestEnvOfVariablesWithAttributes(t *testing.T) {
 	})
 }
 
-// A state with a read-only PWD leads to its directory, and nothing is lost.
+// A state with a read-only PWD is restored with its directory, and nothing is lost.
 func TestReadonlyPWDIsPutBack(t *testing.T) {
 	h := testHost(t, "auto")
 	for _, sh := range []string{"bash", "sh"} {
@@ -201,7 +202,7 @@ func TestReadonlyPWDIsPutBack(t *testing.T) {
 	}
 }
 
-// A directory may be called what the kernel calls one that has been removed.
+// A directory may have a name like the kernel's name for a removed one (" (deleted)").
 func TestDirectoryCalledDeleted(t *testing.T) {
 	h := testHost(t, "auto")
 	s := openSession(t, h, shells(t)["sh"])

@@ -25,7 +25,7 @@ import (
 	"trl/runtime/procfs"
 )
 
-// limited opens a session within limits, or skips the test where one of them cannot be enforced.
+// limited opens a session with limits, or skips the test if one of them cannot be enforced.
 func limited(t testing.TB, h *host.Host, path string, l protocol.Limits) *session {
 	t.Helper()
 	for _, limit := range l.Names() {
@@ -47,7 +47,7 @@ func limited(t testing.TB, h *host.Host, path string, l protocol.Limits) *sessio
 	return &session{s, t}
 }
 
-// eachShellLimited is eachShell, within limits.
+// eachShellLimited is eachShell with limits.
 func eachShellLimited(t *testing.T, l protocol.Limits, f func(t *testing.T, s *session)) {
 	h := testHost(t, "auto")
 	for name, path := range shells(t) {
@@ -56,7 +56,7 @@ func eachShellLimited(t *testing.T, l protocol.Limits, f func(t *testing.T, s *s
 	t.Run("bash/none", func(t *testing.T) { f(t, limited(t, testHost(t, "none"), "/bin/bash", l)) })
 }
 
-// everyLimit is those that can be enforced here.
+// everyLimit returns all limits that can be enforced on this machine.
 func everyLimit(h *host.Host) (l protocol.Limits) {
 	cannot := h.Unenforceable()
 	for limit, set := range map[string]func(){
@@ -97,7 +97,7 @@ func startIn(t testing.TB, scope own.KeptScope, argv ...string) own.KeptChild {
 	return child
 }
 
-// scopeCounter counts the scopes that a group is asked for.
+// scopeCounter counts the calls of a group's NewScope.
 type scopeCounter struct {
 	own.KeptGroup
 	scopes atomic.Int64
@@ -140,7 +140,8 @@ func TestFileSizeLimit(t *testing.T) {
 	})
 }
 
-// `exit N` of a shell that may not write its last snapshot is told as N, and the state as lost; a signal is told as one.
+// If a shell cannot write its last snapshot, `exit N` still has the exit code N, and the state is reported as lost. A signal is reported
+// as a signal.
 func TestExitUnderUlimit(t *testing.T) {
 	eachShell(t, func(t *testing.T, s *session) {
 		for _, text := range []string{"X=1; ulimit -f 0; exit 3", "set -e; ulimit -f 0; exit 3", "ulimit -f 0; set -e; (exit 3)"} {
@@ -150,7 +151,7 @@ func TestExitUnderUlimit(t *testing.T) {
 		}
 		s.want("echo $X", "\n")
 		s.code("ulimit -f 0; kill -XFSZ $$", 153)
-		s.code("X=2; exit 3", 3) // XFSZ is what it was in the next shell
+		s.code("X=2; exit 3", 3) // in the next shell XFSZ has its usual effect
 		s.want("echo $X", "2\n")
 		s.code("head -c 3000000 /dev/zero >/dev/null; kill -XFSZ $$", 153)
 		if s.Name() != "bash" {
@@ -180,13 +181,13 @@ func TestOpenFilesLimit(t *testing.T) {
 	})
 }
 
-// A process that is started beside the shell, which reads the session's state first.
+// A background process starts within the limits. It reads the session's state first.
 func TestProcessIsWithinLimits(t *testing.T) {
 	h := testHost(t, "auto")
 	for name, path := range shells(t) {
 		t.Run(name, func(t *testing.T) {
 			s := limited(t, h, path, everyLimit(h))
-			for _, prepare := range []string{":", "f() { :; }"} { // of a POSIX shell, that makes the process a copy of it
+			for _, prepare := range []string{":", "f() { :; }"} { // after a function, a POSIX shell starts the process as a copy of itself
 				s.code(prepare, 0)
 				j := journal.New(1 << 20)
 				p, err := s.StartProcess(ProcessSpec{Text: "ulimit -n; cat /proc/self/cgroup", Journal: j})
@@ -214,7 +215,7 @@ func TestProcessIsWithinLimits(t *testing.T) {
 func TestPIDsLimit(t *testing.T) {
 	eachShellLimited(t, protocol.Limits{Pids: 40}, func(t *testing.T, s *session) {
 		other := openSession(t, s.b.Keeper.(host.LocalKeeper).Host, "/bin/bash")
-		c := NewCommand("$AWKWARD awkward forks x") // tries 300, which stay
+		c := NewCommand("$AWKWARD awkward forks x") // tries to start 300 processes, which stay
 		c.Timeout = generous
 		done := s.start(c)
 		testkit.Eventually(t, "the session is full", func() bool { return isFull(s) })
@@ -237,7 +238,7 @@ func TestPIDsLimit(t *testing.T) {
 	})
 }
 
-// A shell that dies while its session has no process left for another one is put back when there is one again.
+// A shell that dies while the session's limit allows no other process is restored as soon as the limit allows it.
 func TestShellIsPutBackOnceThereIsRoom(t *testing.T) {
 	s := limited(t, testHost(t, "auto"), "/bin/sh", protocol.Limits{Pids: 20})
 	gate := t.TempDir() + "/gate"
@@ -246,7 +247,7 @@ func TestShellIsPutBackOnceThereIsRoom(t *testing.T) {
 	}
 	s.code("v=kept", 0)
 	group := &scopeCounter{KeptGroup: s.group}
-	s.group = group // no command runs yet
+	s.group = group // allowed because no command runs yet
 	dir, _ := strings.CutSuffix(cgroupOf(t, s.Pid()), fmt.Sprintf("/c%d", s.p.scope.Number()))
 	if v1 := v1Dirs(t, s.Shell)["pids"]; v1 != "" {
 		dir = v1
@@ -257,7 +258,7 @@ func TestShellIsPutBackOnceThereIsRoom(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	most("25")                                                                    // more than there may be, so that the dead shell's place is no free one
+	most("25")                                                                    // more than the later limit, so that the dead shell leaves no room for another
 	s.run("i=0; while [ $i -lt 30 ]; do i=$((i+1)); read x <" + gate + " & done") // some jobs cannot be forked
 	most("20")
 	scopes := group.scopes.Load()
@@ -265,7 +266,7 @@ func TestShellIsPutBackOnceThereIsRoom(t *testing.T) {
 	c.Timeout = generous
 	done := s.start(c)
 	testkit.Eventually(t, "a new shell has been tried twice", func() bool { return group.scopes.Load() > scopes+1 })
-	w, err := os.OpenFile(gate, os.O_WRONLY, 0) // the jobs have their file, and its end
+	w, err := os.OpenFile(gate, os.O_WRONLY, 0) // the open and the close end the jobs' reads
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -276,12 +277,12 @@ func TestShellIsPutBackOnceThereIsRoom(t *testing.T) {
 	s.want("echo $v", "kept\n")
 }
 
-// A fork bomb is a command like any other, within its limit: no process of it is left behind, and its session works on.
+// A fork bomb within the limit ends like any other command: none of its processes is left, and its session goes on.
 func TestForkBomb(t *testing.T) {
 	h := testHost(t, "auto")
 	s := limited(t, h, "/bin/bash", protocol.Limits{Pids: 60})
 	other := openSession(t, h, "/bin/sh")
-	// Should the limit fail: 8 generations are 500 at most, and each ends after 20 s.
+	// If the limit fails, 8 generations are at most 500 processes, and each ends after 20 s.
 	c := NewCommand("bomb() { [ $1 -le 0 ] && return; (bomb $(($1-1))) 2>/dev/null & (bomb $(($1-1))) 2>/dev/null & sleep 20; }; bomb 8")
 	c.Timeout, c.Grace = generous, 100*time.Millisecond
 	done := s.start(c)
@@ -302,7 +303,7 @@ func TestForkBomb(t *testing.T) {
 func TestMemoryLimit(t *testing.T) {
 	eachShellLimited(t, protocol.Limits{MemoryBytes: 48 << 20}, func(t *testing.T, s *session) {
 		s.code("v=kept", 0)
-		r := s.run("$AWKWARD awkward hog x; echo $?") // wants 256 MiB
+		r := s.run("$AWKWARD awkward hog x; echo $?") // allocates 256 MiB
 		if r.out != "137\n" || !r.OOMKilled || r.LimitHit != "memory_bytes" || r.Died {
 			t.Errorf("%s %+v", r.out, r.Outcome)
 		}
@@ -316,7 +317,7 @@ func TestMemoryLimit(t *testing.T) {
 	})
 }
 
-// The shell itself is what eats: it is killed, and put back with the state before.
+// If the shell itself uses too much memory, it is killed and restored with the state before the command.
 func TestMemoryLimitKillsTheShell(t *testing.T) {
 	eachShellLimited(t, protocol.Limits{MemoryBytes: 48 << 20}, func(t *testing.T, s *session) {
 		s.code("v=kept", 0)
@@ -339,7 +340,8 @@ func TestMemoryLimitKillsTheShell(t *testing.T) {
 	})
 }
 
-// Two loops in a twentieth of a processor get that, and not the two that they would take. On a busy machine they may get less without the limit.
+// Two loops with a limit of a twentieth of a processor get that, not two processors. On a busy machine they may get less even without
+// the limit.
 func TestCPULimit(t *testing.T) {
 	const limit = 0.05
 	h := testHost(t, "auto")
@@ -358,8 +360,8 @@ func TestCPULimit(t *testing.T) {
 	}
 }
 
-// What is started in a session that has used up its time must not wait for that: everybody else's starts and ends would
-// wait with it.
+// A start in a session that has used up its processor time must not wait until the session gets more, because starts and ends in
+// all other sessions would wait with it.
 func TestStarvedSessionHoldsNobodyUp(t *testing.T) {
 	h := testHost(t, "auto")
 	s := limited(t, h, "/bin/sh", protocol.Limits{CPU: protocol.MinCPU})
@@ -370,10 +372,10 @@ func TestStarvedSessionHoldsNobodyUp(t *testing.T) {
 	for range 4 { // busy for as long as the test lasts, at most 30 s
 		startIn(t, c, "/usr/bin/timeout", "30", "/bin/sh", "-c", "while :; do :; done")
 	}
-	time.Sleep(3 * cgroup.CFSPeriod) // they are past their exec, and out of time
+	time.Sleep(3 * cgroup.CFSPeriod) // by now they have called exec and used up the session's processor time
 	const starts = 20
 	var took time.Duration
-	for range 5 { // a busy machine may need long for some; starts that wait for the session need long each time
+	for range 5 { // on a busy machine some tries may be slow; if starts waited for the session, all tries would be
 		begin := time.Now()
 		for range starts {
 			startIn(t, c, "/bin/true")
@@ -387,7 +389,7 @@ func TestStarvedSessionHoldsNobodyUp(t *testing.T) {
 	t.Errorf("%d starts took %v", starts, took)
 }
 
-// TestLimitOfAWarmShell: limits may come when the shell is there already, and nothing of the group stays behind.
+// TestLimitOfAWarmShell: limits can be set after the shell has started, and no directory of the group is left.
 func TestLimitOfAWarmShell(t *testing.T) {
 	h := testHost(t, "auto")
 	l := everyLimit(h)
@@ -421,7 +423,7 @@ func TestLimitOfAWarmShell(t *testing.T) {
 func TestNothingOfLimitsIsLeft(t *testing.T) {
 	h := testHost(t, "auto")
 	l := protocol.Limits{MemoryBytes: 64 << 20, Pids: 20, CPU: 1, OpenFiles: 50}
-	limited(t, h, "/bin/sh", l).code(":", 0) // what is made once
+	limited(t, h, "/bin/sh", l).code(":", 0) // creates what is made only once
 	ownDir, _, err := cgroup.Own()
 	if err != nil {
 		t.Fatal(err)
@@ -431,7 +433,7 @@ func TestNothingOfLimitsIsLeft(t *testing.T) {
 	for i := range 10 {
 		s := limited(t, h, "/bin/bash", l)
 		dirs := v1Dirs(t, s.Shell)
-		// One that leaves the session's cgroup v2, as root may, stays in the limits' groups, and is found there.
+		// A process of root can leave the session's cgroup v2. It stays in the cgroup v1 directories of the limits, and trl finds it there.
 		if tier, _ := h.Isolation(); i == 0 && tier == "cgroup" && len(dirs) > 0 {
 			s.code("sleep 60.7531 & echo $! >"+ownDir+"/cgroup.procs", 0)
 		}
@@ -463,7 +465,7 @@ func TestNothingOfLimitsIsLeft(t *testing.T) {
 	}
 }
 
-// Starts, ends and signals at once: every status is that of the program, though each child was traced to its exec.
+// Starts, ends and signals happen at the same time. Every status is the program's, although each child was traced up to its exec.
 func TestStartsWithinLimitsInAStorm(t *testing.T) {
 	h := testHost(t, "auto")
 	l := everyLimit(h)
@@ -471,7 +473,7 @@ func TestStartsWithinLimitsInAStorm(t *testing.T) {
 		l.Pids = 200
 	}
 	s := limited(t, h, "/bin/sh", l)
-	end := testkit.Repeat(func() { // signals that a child may meet on its way to the exec
+	end := testkit.Repeat(func() { // signals that may reach a child before its exec
 		s.group.Signal(syscall.SIGURG, s.Pid())
 		s.group.Signal(syscall.SIGCHLD, s.Pid())
 	})

@@ -25,7 +25,7 @@ import (
 	"trl/runtime/procfs"
 )
 
-// shells are those that this machine has; CI installs all four.
+// shells are the shells that this machine has. CI installs all four.
 func shells(t testing.TB) map[string]string {
 	t.Helper()
 	found := map[string]string{}
@@ -50,13 +50,13 @@ func shells(t testing.TB) map[string]string {
 	return found
 }
 
-// eachShell runs f once for each shell, and for sh and bash once more in each lower tier.
+// eachShell runs f for each shell, and for sh and bash again in each lower tier.
 func eachShell(t *testing.T, f func(t *testing.T, s *session)) {
 	h := testHost(t, "auto")
 	paths := shells(t)
 	for name, path := range paths {
 		t.Run(name, func(t *testing.T) {
-			t.Parallel() // what takes long here is waiting
+			t.Parallel() // these tests mostly wait
 			f(t, openSession(t, h, path))
 		})
 	}
@@ -71,7 +71,7 @@ func eachShell(t *testing.T, f func(t *testing.T, s *session)) {
 	}
 }
 
-// session is a shell with what a test asks it.
+// session is a Shell with helper methods for tests.
 type session struct {
 	*Shell
 	t testing.TB
@@ -99,7 +99,7 @@ func openSession(t testing.TB, h *host.Host, path string) *session {
 	t.Helper()
 	id := fmt.Sprintf("s-test%d", sessionCount.Add(1))
 	s, err := openShell(h, ShellConfig{ID: id, Path: path, Dir: "/", Restore: true,
-		// A directory of PATH that this user may not search changes what dash and ash say.
+		// A directory of PATH that this user may not search changes the messages of dash and ash.
 		Env: []string{"PATH=/usr/local/bin:/usr/bin:/bin", "HOME=/", "LANG=C.UTF-8", "TERM=dumb", "TRL_SESSION_ID=" + id}})
 	if err != nil {
 		t.Fatal(err)
@@ -120,9 +120,9 @@ type result struct {
 	out, err string
 }
 
-// start runs a command in the background of the test.
+// start runs a command on a goroutine of its own.
 func (s *session) start(c *Command) <-chan result {
-	var mu sync.Mutex // what was left behind may write when the command has ended
+	var mu sync.Mutex // jobs that the command left may write after its end
 	var out, errs bytes.Buffer
 	if c.Journal == nil {
 		c.Journal = journal.New(1 << 20)
@@ -162,7 +162,7 @@ func (s *session) run(text string) result {
 	return s.wait(s.start(NewCommand(text)))
 }
 
-// want runs a command and compares what it prints.
+// want runs a command and compares its output.
 func (s *session) want(text, out string) {
 	s.t.Helper()
 	if r := s.run(text); r.out != out || r.Err != nil {
@@ -211,7 +211,7 @@ func TestStreamsAreApart(t *testing.T) {
 	})
 }
 
-// oddTexts are commands that a shell chokes on, or could.
+// oddTexts are commands that could confuse a shell.
 var oddTexts = []string{"echo 'abc", "cat <<EOF\nhello", "}", ")", "if true; then echo x", "fi", "echo $(", "for", "case x in",
 	"", "\n", "#", "\\", "'", `"`, "`", "return 7", "break", "continue 9", "exec </nonexistent", "cd /nonexistent", "set -u; echo $nope_; set +u",
 	"${", "${x?message}", "echo ${x:?}", ". /nonexistent", "command . /nonexistent", "echo $((1/0))", "echo $((", "<", ">", "|", "&", "&&", ";;",
@@ -223,7 +223,7 @@ func TestAnySyntax(t *testing.T) {
 		s.code("X=keep", 0)
 		for _, c := range oddTexts {
 			odd := NewCommand(c)
-			odd.Timeout, odd.Grace = 5*time.Second, time.Second // zsh takes a lone `while` for a loop
+			odd.Timeout, odd.Grace = 5*time.Second, time.Second // zsh accepts a lone `while` as a loop
 			before := s.wait(s.start(odd))
 			if r := s.run("echo $X"); r.out != "keep\n" || before.Died && s.Name() == "bash" {
 				t.Fatalf("after %q (%v, lost %v): %q %q %v", c, before.Outcome, before.Lost, r.out, r.err, r.Outcome)
@@ -232,14 +232,14 @@ func TestAnySyntax(t *testing.T) {
 	})
 }
 
-// An error in a subshell ends that, and neither the command nor its report is ahead of what follows.
+// An error in a subshell ends only the subshell. The report comes after all of the command.
 func TestErrorsInSubshells(t *testing.T) {
 	eachShell(t, func(t *testing.T, s *session) {
 		s.code("readonly R=1", 0)
 		for _, c := range []string{": ${x:?}", ": ${x?}", "R=2", ". /nonexistent", "shift 99", "set -o bad", ": $((1/0))", "eval 'echo $('", "eval 'if'", "exec /nonexistent", "unset R", "return 3", "exit 4"} {
 			for _, w := range []string{"(%s)", ": $(%s)", ": | %s", "(:; (%s))", "(%s) & wait", "f() (%s); f", "command eval '(%s)'"} {
 				if strings.Contains(w, "'") && (strings.Contains(c, "'") || s.Name() == "ash") || s.Name() == "zsh" && strings.HasPrefix(w, ": |") {
-					continue // no quotes in quotes; ash itself gets `command` wrong; zsh runs the last of a pipeline itself
+					continue // the text would have quotes in quotes; or ash handles `command` wrongly; or zsh runs the last command of a pipeline itself
 				}
 				text := fmt.Sprintf(w, c) + "; sleep 0.01; echo END"
 				cmd := NewCommand(text)
@@ -274,7 +274,7 @@ func TestExactOutput(t *testing.T) {
 	})
 }
 
-// oddStates leave the shell in a state that could hide our names from us.
+// oddStates leave the shell in a state in which our functions and variables could be hidden.
 var oddStates = []string{"echo() { :; }", "printf() { :; }", "alias exec=false eval=false printf=false case=false", "set -e", "set +e; set -u", "set -n; set +n", "set -C",
 	"exec() { :; }", "eval() { :; }", "trap() { :; }", "cd() { :; }", "set() { :; }", "readonly() { :; }", "command() { :; }", "alias command=false unset=false", "unalias -a",
 	"readonly __trl_n=5", "__trl_r=7; readonly __trl_r", "unset -f __trl_e", "__trl_e() { :; }", "unset __trl_c __trl_p", "__trl_p=x", "set -t", "set -et", "set +e", "set -o noglob; PS4='$(echo x)'; set -x", "set +x; set +f"}
@@ -337,10 +337,10 @@ func TestAbortKeepsState(t *testing.T) {
 	eachShell(t, func(t *testing.T, s *session) {
 		for i, text := range busyTexts {
 			if s.Name() == "zsh" && strings.HasPrefix(text, "set -e") {
-				continue // SIGINT ends a zsh with errexit: it is restored, as TestShellThatDies says
+				continue // SIGINT ends a zsh with errexit; TestShellThatDies shows that it is restored
 			}
 			if s.Name() == "bash" && strings.HasPrefix(text, "mkfifo") {
-				text = "f() { " + text + "; }; f" // outside of functions, nothing ends bash's wait for the other end of a FIFO
+				text = "f() { " + text + "; }; f" // outside of functions, no signal ends bash's wait for the other end of a FIFO
 			}
 			fifo := fmt.Sprintf("%s/fifo%d", t.TempDir(), i)
 			s.code("cd /usr; KEEP=yes"+fmt.Sprint(i)+"; FIFO="+fifo, 0)
@@ -348,12 +348,12 @@ func TestAbortKeepsState(t *testing.T) {
 			c.Grace = 300 * time.Millisecond
 			c.Timeout = 200 * time.Millisecond
 			r := s.wait(s.start(c))
-			// bash looks at signals between commands: the echo that has its words runs, what follows does not.
+			// bash handles signals between commands: an echo that has been parsed still runs, later commands do not.
 			out := strings.TrimSuffix(r.out, "\n\n") + strings.Repeat("\n", strings.Count(r.out, "\n\n"))
 			if r.Timeout != "hard" || out != "part\n" || r.Cancelled || r.Err != nil {
 				t.Fatalf("%q: %q %q %v", text, r.out, r.err, r.Outcome)
 			}
-			if r.Died && !strings.HasPrefix(text, "set -e") && !selfLocked(s, r) { // errexit sees the child's death first, and the EXIT trap saves all
+			if r.Died && !strings.HasPrefix(text, "set -e") && !selfLocked(s, r) { // with errexit the shell may exit because its child died; its EXIT trap then saves the state
 				t.Errorf("%q cost the shell: %v", text, r.Outcome)
 			}
 			if r.Died && selfLocked(s, r) {
@@ -368,8 +368,8 @@ func TestAbortKeepsState(t *testing.T) {
 	})
 }
 
-// A shell that is aborted may report before the process that it waited for has ended. That process still says all that it
-// has to say, which is more than a pipe holds here, and is not killed for it.
+// An aborted shell may report before the process that it waited for has ended. That process can still write all its output, here
+// more than a pipe holds, and is not killed for it.
 func TestLastWordsOfACancelledCommand(t *testing.T) {
 	eachShell(t, func(t *testing.T, s *session) {
 		for range 5 {
@@ -475,7 +475,7 @@ func TestLateOutputIsItsOwn(t *testing.T) {
 		if r.out != "hi\n" {
 			t.Fatalf("%q", r.out)
 		}
-		s.want(": >"+now+"; sleep 0.3; echo two", "two\n") // it comes meanwhile, or later
+		s.want(": >"+now+"; sleep 0.3; echo two", "two\n") // the input comes during the sleep or later
 		rd, err := c.Journal.Attach(3, journal.Options{})
 		if err != nil {
 			t.Fatal(err)
@@ -492,7 +492,7 @@ func TestLateOutputIsItsOwn(t *testing.T) {
 	})
 }
 
-// A log that takes no more is told of, once, and costs no output.
+// A log that takes no more output is logged once, and no output is lost.
 func TestBrokenOutputLogIsTold(t *testing.T) {
 	h := testHost(t, "auto")
 	var said strings.Builder
@@ -561,7 +561,7 @@ func TestBackgroundProcess(t *testing.T) {
 	})
 }
 
-// TestRunsWhenWrittenDown: whoever is told of a process or a terminal is told before it runs.
+// TestRunsWhenWrittenDown: a process or a terminal does not run before Start, so its entry is written first.
 func TestRunsWhenWrittenDown(t *testing.T) {
 	eachShell(t, func(t *testing.T, s *session) {
 		flag := filepath.Join(t.TempDir(), "ran")
@@ -569,7 +569,7 @@ func TestRunsWhenWrittenDown(t *testing.T) {
 		waits := func(pid int) {
 			testkit.Eventually(t, "it waits, or has run", func() bool {
 				text, _ := os.ReadFile(procfs.Path(pid, "/syscall"))
-				call, _, asleep := strings.Cut(string(text), " ")                                                                      // else it is "running"
+				call, _, asleep := strings.Cut(string(text), " ")                                                                      // otherwise the text is "running"
 				return ran() || asleep && (call == strconv.Itoa(unix.SYS_READ) || call == "7" || call == strconv.Itoa(unix.SYS_PPOLL)) // ash polls
 			})
 			if ran() {
@@ -618,16 +618,16 @@ func TestNoDescriptorsLeak(t *testing.T) {
 	})
 }
 
-// skipDeadlocks: busybox leaves its handler of SIGINT by longjmp, wherever it was. Within the C library's own locks, it waits
-// for itself from then on, until the command's timeout, or a cancel, replaces it.
+// skipDeadlocks skips the test for ash. busybox leaves its SIGINT handler by longjmp. If it was in the C library with a lock held, it
+// then waits for its own lock, until a timeout or a cancel replaces it.
 func skipDeadlocks(t *testing.T, s *session) {
 	if s.Name() == "ash" {
 		t.Skip("busybox may lock itself up when it gets SIGINT")
 	}
 }
 
-// TestSignalAtTheEnds: signals that come before a command has begun, when the shell itself may not have read all that it
-// has to, or when it has just ended, cost neither the shell nor the next command.
+// TestSignalAtTheEnds: a signal may come before a command has begun, while the shell still reads its lines, or just after its end.
+// Neither the shell nor the next command is lost.
 func TestSignalAtTheEnds(t *testing.T) {
 	eachShell(t, func(t *testing.T, s *session) {
 		skipDeadlocks(t, s)
@@ -647,7 +647,7 @@ func TestSignalAtTheEnds(t *testing.T) {
 	})
 }
 
-// TestInterruptAtOnce: it is not lost because the shell has not come to the command yet.
+// TestInterruptAtOnce: INT has its effect also if the shell has not read the command yet.
 func TestInterruptAtOnce(t *testing.T) {
 	eachShell(t, func(t *testing.T, s *session) {
 		skipDeadlocks(t, s)
@@ -671,8 +671,8 @@ func TestInterruptAtOnce(t *testing.T) {
 	})
 }
 
-// TestLateLine: a command's line that the channel takes only after 100 ms, when a silent shell is looked at first. That
-// this one has said nothing means nothing yet.
+// TestLateLine: the channel has no room for the command's line for about 100 ms, until the first check for a wedged shell. This
+// shell has not reported because it has not got the line, so it must not count as wedged.
 func TestLateLine(t *testing.T) {
 	eachShell(t, func(t *testing.T, s *session) {
 		for late := 90 * time.Millisecond; late < 102*time.Millisecond; late += 1500 * time.Microsecond {
@@ -696,8 +696,8 @@ func TestLateLine(t *testing.T) {
 	})
 }
 
-// TestShortChannel: an ordinary user with a thousand pipes gets short ones (fs.pipe-user-pages-soft). No line is lost in
-// them, and none is taken for another.
+// TestShortChannel: the kernel gives an ordinary user with a thousand pipes only short ones (fs.pipe-user-pages-soft). They lose no
+// line and mix up none.
 func TestShortChannel(t *testing.T) {
 	eachShell(t, func(t *testing.T, s *session) {
 		short := func() {

@@ -15,7 +15,7 @@ import (
 	"trl/protocol"
 )
 
-// signalRow is a row of the table in PROTOCOL.md.
+// signalRow is a row of the table in the section "Signals" of PROTOCOL.md.
 type signalRow struct {
 	text    string
 	shells  string
@@ -27,7 +27,7 @@ type signalRow struct {
 	code    int // -1: 128 and the signal's number
 }
 
-// signalRows reads the table itself, so that it says what the test has seen.
+// signalRows reads the table, so that the test checks what PROTOCOL.md says.
 func signalRows(t *testing.T) (rows []signalRow) {
 	t.Helper()
 	text, err := os.ReadFile("../../protocol/PROTOCOL.md")
@@ -97,7 +97,7 @@ func TestSignalTable(t *testing.T) {
 	}
 }
 
-// work is where a row's command waits or loops; its traps are set by then.
+// work is the part of a row's command that waits or loops. The row's traps are set before it.
 var work = regexp.MustCompile(`\b(while|until|sleep) `)
 
 // run runs the row with one signal.

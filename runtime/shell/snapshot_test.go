@@ -14,7 +14,7 @@ import (
 	"trl/runtime/journal"
 )
 
-// startOne starts a process, waits for its end, and says what of the state it did not have.
+// startOne starts a process, waits for its end, and returns the parts of the state that it did not have.
 func startOne(s *session, text string) (lost []string) {
 	p, err := s.StartProcess(ProcessSpec{Text: text, Journal: journal.New(1 << 20)})
 	if err != nil {
@@ -25,7 +25,7 @@ func startOne(s *session, text string) (lost []string) {
 	return p.Saved().Lost
 }
 
-// allocated is how much memory f takes, all in all.
+// allocated returns how much memory f allocates in total.
 func allocated(f func()) uint64 {
 	var before, after runtime.MemStats
 	runtime.ReadMemStats(&before)
@@ -34,7 +34,8 @@ func allocated(f func()) uint64 {
 	return after.TotalAlloc - before.TotalAlloc
 }
 
-// A state that is larger than any that was meant is not read: who asks for it is told, and a shell that dies with it says what is lost.
+// A state that is larger than maxSnapshot is not read. A process that starts without it says so, and so does the restore of a shell that
+// dies with it.
 func TestStateTooLarge(t *testing.T) {
 	h := testHost(t, "auto")
 	for _, sh := range []string{"bash", "sh", "zsh"} {
@@ -64,7 +65,7 @@ func TestStateTooLarge(t *testing.T) {
 	}
 }
 
-// A session that makes its snapshot large without writing it (a sparse file) has no snapshot, and costs no memory.
+// A session that makes its snapshot a large sparse file has no snapshot, and the file takes no memory of trl.
 func TestSparseSnapshot(t *testing.T) {
 	h := testHost(t, "auto")
 	s := openSession(t, h, shells(t)["bash"])
@@ -97,7 +98,7 @@ func TestSparseSnapshot(t *testing.T) {
 	s.want("echo $A", "1\n")
 }
 
-// The copy of a snapshot that a shell was put back with is kept no longer than it takes the shell to write another one.
+// The copy of the snapshot that a shell was restored with is dropped when the shell has written another one.
 func TestSnapshotIsNotKept(t *testing.T) {
 	h := testHost(t, "auto")
 	s := openSession(t, h, shells(t)["bash"])

@@ -11,7 +11,7 @@ import (
 	"trl/internal/testkit"
 )
 
-// TestAbortOften: the same abort many times over, for the race that one in hundreds loses.
+// TestAbortOften repeats the same abort many times, to find races that occur once in hundreds of aborts.
 func TestAbortOften(t *testing.T) {
 	n := 10
 	if testkit.Soak {
@@ -36,15 +36,15 @@ func TestAbortOften(t *testing.T) {
 	})
 }
 
-// selfLocked: busybox ash jumps out of its SIGINT handler wherever it is, and when that is inside of glibc's malloc it
-// waits for its own lock for ever after. A zsh that is interrupted in its first milliseconds of a loop can go deaf to
-// SIGINT, seen once in some hundreds. trl can only notice, and put another shell in their place.
+// selfLocked tells whether a shell was replaced because it no longer reacted to SIGINT. busybox ash leaves its SIGINT handler by
+// longjmp; if it was in glibc's malloc, it then waits for its own lock for ever. A zsh that is interrupted in the first milliseconds
+// of a loop can ignore SIGINT from then on; this was seen once in some hundreds. trl can only notice this and replace the shell.
 func selfLocked(s *session, r result) bool {
 	return (s.Name() == "ash" || s.Name() == "zsh") && r.Signal == "KILL" && r.Restored
 }
 
-// TestTimeoutBeforeBegin: on a busy machine a command's time may be over before its shell has read a word of it. It must
-// not run then as if nothing had been. A stopped shell is as busy as can be.
+// TestTimeoutBeforeBegin: on a busy machine a command's timeout may be over before the shell has read the command's line. The command
+// must then not run. A stopped shell stands for the busy machine.
 func TestTimeoutBeforeBegin(t *testing.T) {
 	eachShell(t, func(t *testing.T, s *session) {
 		s.code("KEEP=yes", 0)
@@ -69,8 +69,8 @@ func TestTimeoutBeforeBegin(t *testing.T) {
 	})
 }
 
-// TestStateIsThatOfTheLastCommand: also when the next one, which kills the shell, comes before the shell has read all that
-// belongs to it.
+// TestStateIsThatOfTheLastCommand: the restored state is that of the last command, also if the next command kills the shell and comes
+// before the shell has read all lines of the last one.
 func TestStateIsThatOfTheLastCommand(t *testing.T) {
 	eachShell(t, func(t *testing.T, s *session) {
 		for i := range 40 {

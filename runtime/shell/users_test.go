@@ -11,13 +11,13 @@ import (
 	"trl/runtime/journal"
 )
 
-// TestEveryShellOfAnotherUser: what a shell opens it opens by name, in each kind of shell, and its state comes back.
+// TestEveryShellOfAnotherUser: each kind of shell can open its files by name as another user, and its state is restored.
 func TestEveryShellOfAnotherUser(t *testing.T) {
 	testkit.StartsProcesses(t)
 	h := newHost(t, host.Config{SessionUser: &stranger})
 	for name, path := range shells(t) {
 		t.Run(name, func(t *testing.T) {
-			if name == "ash" { // its link is in a directory of ours
+			if name == "ash" { // the link ash is in a directory that the other user may not enter
 				dir := testkit.Passable(t)
 				if err := os.Rename(path, filepath.Join(dir, "ash")); err != nil {
 					t.Fatal(err)
@@ -43,7 +43,7 @@ func TestEveryShellOfAnotherUser(t *testing.T) {
 	}
 }
 
-// BenchmarkCommandBySession is BenchmarkCommand, by what the session is.
+// BenchmarkCommandBySession is BenchmarkCommand for several kinds of sessions.
 func BenchmarkCommandBySession(b *testing.B) {
 	for _, way := range []struct {
 		name string

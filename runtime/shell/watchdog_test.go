@@ -9,7 +9,7 @@ import (
 	"trl/internal/testkit"
 )
 
-// heldUp returns when whoever has the turn is in a call that does not end. try makes it one, if it can.
+// heldUp returns when the holder of the turn is blocked in a call on a pipe. It calls try, which may cause such a call.
 func (s *session) heldUp(try func()) {
 	s.t.Helper()
 	testkit.Eventually(s.t, "a call on a pipe is held up", func() bool {
@@ -20,12 +20,12 @@ func (s *session) heldUp(try func()) {
 	})
 }
 
-// A command that keeps the lock of a pipe of ours ends as any other, and costs the session no more.
+// A command that holds the lock of one of our pipes ends like any other, and the session loses nothing else.
 func TestPipeThatIsHeld(t *testing.T) {
 	ways := []struct {
 		name, mode string
 		set        func(c *Command)
-		ask        func(c *Command) // when it is held up
+		ask        func(c *Command) // called when the run is blocked
 		want       func(r result) bool
 	}{
 		{"cancel", "hold-full", func(c *Command) { c.Grace = time.Minute },
@@ -52,7 +52,7 @@ func TestPipeThatIsHeld(t *testing.T) {
 			if w.name == "stdin" {
 				c.Text = strings.Replace(c.Text, "fd/1", "fd/0", 1)
 				try = func() {
-					if err := c.Input([]byte("x"), false); err != nil { // it waits for nobody
+					if err := c.Input([]byte("x"), false); err != nil { // Input must not wait
 						t.Fatal(err)
 					}
 				}
@@ -71,7 +71,7 @@ func TestPipeThatIsHeld(t *testing.T) {
 	})
 }
 
-// `exec` makes the shell itself what holds the pipe: then it is another shell that goes on.
+// After `exec` the shell itself holds the pipe's lock. Then the session goes on with another shell.
 func TestShellThatHoldsItsPipe(t *testing.T) {
 	eachShell(t, func(t *testing.T, s *session) {
 		s.run("X=kept")
