@@ -219,7 +219,7 @@ func (a *Adoption) takeFD(number int) int {
 
 func (a *Adoption) pipes(r SavedPipes) (*outputPipes, error) {
 	if len(r.Pipes) != 4 {
-		return nil, errors.New("output pipes: not held")
+		return nil, errors.New("keeper does not hold the output pipes")
 	}
 	l := &outputPipes{group: a.from.Group, heldNumbers: make([]int, 4), files: r.Pipes}
 	for i, f := range r.Pipes {

@@ -145,7 +145,7 @@ func (c *Command) makeStdin(group own.KeptGroup) (*stdinBuffer, error) {
 }
 
 // errCancelled says that the command was cancelled before it began.
-var errCancelled = errors.New("cancelled before it began")
+var errCancelled = errors.New("command was cancelled before it began")
 
 // checkDir returns an error if the command's directory cannot be entered. The file system may not answer, so checkDir is called
 // before the shell's turn is taken, and a cancel ends the wait.
@@ -301,7 +301,7 @@ type Outcome struct {
 }
 
 // ErrShellGone says that the session's shell ended and that no other shell could replace it.
-var ErrShellGone = errors.New("shell could not be put back")
+var ErrShellGone = errors.New("shell could not be restored")
 
 // ErrUnknownEnd says that the command's end was not seen, so its exit code is unknown.
 var ErrUnknownEnd = errors.New("end of the command is unknown")

@@ -49,7 +49,7 @@ type SavedPTY struct {
 const heldSlave = 1 // index of the slave in heldNumbers
 
 // ErrNoTerminal says that the kernel has no PTY left (kernel.pty.max), or the gateway no descriptor.
-var ErrNoTerminal = errors.New("no terminal to be had")
+var ErrNoTerminal = errors.New("no terminal is available")
 
 func newPTY(group own.KeptGroup, of *streamLogs, cols, rows int) (l *pty, err error) {
 	l = &pty{group: group, slave: -1, r: -1, w: -1, masterFD: -1}

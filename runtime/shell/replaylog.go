@@ -57,7 +57,7 @@ func (a *Adoption) hasLog(log []HeldFile) bool {
 // openLog opens a log, or returns the one that is open.
 func (a *Adoption) openLog(held []HeldFile) (*streamLog, error) {
 	if len(held) != 3 {
-		return nil, errors.New("output log: not held")
+		return nil, errors.New("keeper does not hold the output log")
 	}
 	w := a.reserve(held)
 	if w.log != nil {
@@ -104,7 +104,7 @@ func (a *Adoption) ReplayLog(j *journal.Journal, log []HeldFile, span journal.Sp
 	j.OnDrop(out.spanDropped)
 	err = out.Replay(j, span)
 	if errors.Is(err, journal.ErrBroken) { // j has what the log has and goes on without a log; how much output is missing is unknown
-		a.b.Log.Warn().Str("session", a.from.ID).Msg("some output is lost: its log had broken off")
+		a.b.Log.Warn().Str("session", a.from.ID).Msg("some output is lost: its log is incomplete")
 		return nil
 	}
 	return err

@@ -215,12 +215,12 @@ func (s *Shell) restoreShell(dead *shellProc, after *Replaced, timeout time.Dura
 	p, err := s.spawnRetrying(script, timeout)
 	if s.restorePostponed = Scarce(err) && !s.closing.Load(); s.restorePostponed {
 		if !tried {
-			s.b.Log.Warn().Err(err).Str("session", s.cfg.ID).Msg("shell cannot be put back now; its state is kept, and it is tried again")
+			s.b.Log.Warn().Err(err).Str("session", s.cfg.ID).Msg("shell cannot be restored now; trl keeps its state and tries again")
 		}
 		return err
 	}
 	if err != nil && script != nil {
-		s.b.Log.Warn().Err(err).Str("session", s.cfg.ID).Msg("state could not be put back")
+		s.b.Log.Warn().Err(err).Str("session", s.cfg.ID).Msg("state of the shell could not be restored")
 		if p, err = s.spawn(nil); Scarce(err) && !s.closing.Load() {
 			s.restorePostponed = true
 			return err

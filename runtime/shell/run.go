@@ -202,7 +202,7 @@ func (r *run) writeEntry() {
 func (r *run) makeBefore(text string) (err error) {
 	made, _, err := r.s.currentGroup().MakeChannels([]own.ChannelKind{own.MemFile})
 	if err != nil {
-		return fmt.Errorf("file for what comes before a command: %w", err)
+		return fmt.Errorf("file with a command's environment and directory: %w", err)
 	}
 	r.beforeFD, r.beforeHeld = made[0].W, []int{made[0].HeldW}
 	return writeMemfd(r.beforeFD, []byte(text))

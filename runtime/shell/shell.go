@@ -121,7 +121,7 @@ func (b *Base) newShell(c ShellConfig) *Shell {
 	return &Shell{
 		b: b, cfg: c, turn: make(chan struct{}, 1), wakeFD: -1, procs: map[*Process]struct{}{}, terms: map[*Terminal]struct{}{},
 		streamLogs: streamLogs{readSlots: make(chan struct{}, maxReadSlots), onBreak: func(err error) {
-			b.Log.Warn().Err(err).Str("session", c.ID).Msg("output log has broken off: a crash of the gateway would lose what follows")
+			b.Log.Warn().Err(err).Str("session", c.ID).Msg("output log takes no more output: a crash of the gateway would lose the output from here on")
 		}},
 	}
 }
@@ -443,7 +443,7 @@ func (s *Shell) leaveScope(r *run) own.KeptScope {
 		err = fresh.AddChild(r.p.child.Pid())
 	}
 	if err != nil {
-		s.b.Log.Error().Err(err).Str("session", s.cfg.ID).Msg("cell")
+		s.b.Log.Error().Err(err).Str("session", s.cfg.ID).Msg("shell could not be moved out of the scope of its last command")
 		return nil
 	}
 	s.mu.Lock()

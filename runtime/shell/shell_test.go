@@ -507,7 +507,7 @@ func TestBrokenOutputLogIsTold(t *testing.T) {
 	for range 2 {
 		s.want("seq 3", "1\n2\n3\n")
 	}
-	if n := strings.Count(said.String(), "broken off"); n != 1 {
+	if n := strings.Count(said.String(), "takes no more output"); n != 1 {
 		t.Errorf("told %d times: %s", n, said.String())
 	}
 }

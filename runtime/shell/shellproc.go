@@ -227,7 +227,7 @@ func (s *Shell) boot(p *shellProc, group own.KeptGroup, state []byte) error {
 	if !ready {
 		_ = p.child.Signal(unix.SIGKILL)
 		<-p.child.Exited()
-		return fmt.Errorf("shell %s did not come up: %v", s.cfg.Path, p.child.Status())
+		return fmt.Errorf("shell %s did not start: %v", s.cfg.Path, p.child.Status())
 	}
 	return nil
 }

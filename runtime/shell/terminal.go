@@ -256,7 +256,7 @@ func (t *Terminal) Size() (cols, rows int) { return t.pty.size() }
 const maxLine = 4095
 
 // ErrLongLine says that a line is longer than maxLine and would not arrive whole.
-var ErrLongLine = errors.New("line is longer than the terminal's line mode holds")
+var ErrLongLine = errors.New("line is longer than the terminal accepts in line mode")
 
 // longestLine returns the length of p's longest line. Each character of ends ends a line.
 func longestLine(p []byte, ends string) (most int) {
@@ -395,7 +395,7 @@ func (a *Adoption) EndedTerminal(r SavedTerminal, status own.Status) *Terminal {
 
 func (a *Adoption) pty(r SavedPTY) (*pty, error) {
 	if len(r.Files) != 4 {
-		return nil, errors.New("line: not held")
+		return nil, errors.New("keeper does not hold the terminal")
 	}
 	l := &pty{group: a.from.Group, files: r.Files, heldNumbers: make([]int, 4)}
 	var fds [4]int
@@ -412,7 +412,7 @@ func (a *Adoption) pty(r SavedPTY) (*pty, error) {
 		err = l.setMaster(fds[0])
 	}
 	if err == nil && (l.r < 0 || l.w < 0) {
-		err = errors.New("line: pipe not held")
+		err = errors.New("keeper does not hold the pipe of the terminal")
 	}
 	if err != nil {
 		l.close()
