@@ -1,4 +1,4 @@
-// Package reaper is the clock: it handles idle and expired sessions, retention and orphan scans.
+// Package reaper ends sessions that are idle or expired, drops what was retained long enough, and starts orphan scans, by the clock.
 //
 // The reaper decides when, the pool decides what. It is one goroutine with one ticker, and it never waits for a session to end.
 package reaper

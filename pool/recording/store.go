@@ -1,4 +1,4 @@
-// Package recording records terminals and commands into asciicast files, and keeps these files within their bounds.
+// Package recording decides which terminals and commands are recorded, and keeps the files within their bounds. Package cast writes them.
 package recording
 
 import (

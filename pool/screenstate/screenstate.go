@@ -1,4 +1,4 @@
-// Package screenstate works out what a terminal shows, from its output, when somebody asks.
+// Package screenstate decides when the emulator of package screen reads a terminal's output, and keeps the emulators within bounds.
 package screenstate
 
 import (

@@ -1,4 +1,4 @@
-// Package cast handles recordings of terminals: it writes asciicast files, continues them after a crash, reads and converts them. The format is
+// Package cast is the file format of recordings, asciicast: it writes files, continues them after a crash, reads and converts them. The format is
 // https://docs.asciinema.org/manual/asciicast/v3/; v2 can be read and made, too.
 //
 // A recording contains output, sizes, marks and the exit status. It contains no input and no environment, because people type passwords, and

@@ -56,7 +56,7 @@ func (c *Checker) recordOutcome(r *http.Request, by method, why Outcome, cause e
 	}
 	d := &Denial{method: by, outcome: why}
 	if why == throttled {
-		d.retryAfter = c.throttle.wait(ClientAddr(r), time.Now())
+		d.retryAfter = c.wrongCredentials.wait(ClientAddr(r), time.Now())
 	}
 	if why == missing { // every browser that opens the page for the first time
 		return d

@@ -1,4 +1,5 @@
-// Package auth finds out who sends a request: tokens, JWTs, logins of browsers, OpenID Connect, tickets, client certificates, links of guests.
+// Package auth finds out who sends a request: tokens, JWTs, logins of browsers, OpenID Connect, tickets, client certificates, links of guests;
+// and what the credential allows: role, sessions, rate limit, expiry (grant.go).
 package auth
 
 import (
@@ -41,14 +42,14 @@ type Checker struct {
 	certs   *ClientCerts // nil: clients are not asked for certificates
 	oidc    *oidcLogin   // nil: no OpenID provider
 
-	throttle   throttle
-	refusalLog refusalLog
+	wrongCredentials wrongCredentials
+	refusalLog       refusalLog
 }
 
 // New makes the chain. Credentials that a client sends on purpose come before those that its browser or its TLS library sends by itself.
 func New(config Config, p *pool.Pool, m *metrics.Metrics, log zerolog.Logger) *Checker {
 	c := &Checker{c: config, pool: p, m: m, log: log}
-	c.bearer = &bearer{tokens: config.Tokens, jwt: config.JWT, throttle: &c.throttle}
+	c.bearer = &bearer{tokens: config.Tokens, jwt: config.JWT, wrongCredentials: &c.wrongCredentials}
 	c.logins = newLogins(config.Tokens, log)
 	others := []authenticator{c.bearer, c.logins}
 	if config.ClientCerts != nil {

@@ -75,9 +75,9 @@ type authenticator interface {
 
 // bearer accepts tokens and JWTs, in the Authorization header or in a Subprotocol entry.
 type bearer struct {
-	tokens   Tokens // nil: none are taken
-	jwt      *JWT   // nil: none are taken
-	throttle *throttle
+	tokens           Tokens // nil: none are taken
+	jwt              *JWT   // nil: none are taken
+	wrongCredentials *wrongCredentials
 }
 
 func (b *bearer) authenticate(r *http.Request) (*Grant, method, Outcome) {
@@ -86,16 +86,16 @@ func (b *bearer) authenticate(r *http.Request) (*Grant, method, Outcome) {
 	case !found:
 		return nil, byNothing, missing
 	case !ok:
-		b.throttle.wrong(ClientAddr(r), time.Now())
+		b.wrongCredentials.add(ClientAddr(r), time.Now())
 		return nil, byToken, malformedCredential
 	}
 	return b.verify(r, text)
 }
 
-// verify finds out whose credential text is. While the client's address is slowed down, it accepts only tokens that trl has made, see throttle.
+// verify finds out whose credential text is. While the client's address is slowed down, it accepts only tokens that trl has made, see wrongCredentials.
 func (b *bearer) verify(r *http.Request, text string) (*Grant, method, Outcome) {
 	addr := ClientAddr(r)
-	slow := b.throttle.wait(addr, time.Now()) > 0
+	slow := b.wrongCredentials.wait(addr, time.Now()) > 0
 	var g *Grant
 	by, why := byToken, Unknown
 	switch {
@@ -111,7 +111,7 @@ func (b *bearer) verify(r *http.Request, text string) (*Grant, method, Outcome) 
 	case slow && (g == nil || g.guessable):
 		return nil, by, throttled
 	case why == Unknown || why == malformedCredential:
-		b.throttle.wrong(addr, time.Now())
+		b.wrongCredentials.add(addr, time.Now())
 	}
 	return g, by, why
 }

@@ -17,7 +17,7 @@ func (c *Checker) Authorize(r *http.Request) (*Grant, *Denial) {
 	}
 	sh, ok := c.pool.FindShare(token) // also while the address is slowed down, because nobody can guess a link
 	if !ok {
-		c.throttle.wrong(ClientAddr(r), time.Now())
+		c.wrongCredentials.add(ClientAddr(r), time.Now())
 		return nil, c.recordOutcome(r, byShare, Unknown, nil)
 	}
 	g := &Grant{Principal: Principal{Subject: sh.Owner(), Role: Viewer}, Share: sh}

@@ -178,7 +178,7 @@ func (c *Checker) BeginOIDC(w http.ResponseWriter, r *http.Request) {
 
 // refuseThrottled answers a client whose address has sent too many wrong credentials.
 func (c *Checker) refuseThrottled(w http.ResponseWriter, r *http.Request) bool {
-	if c.throttle.wait(ClientAddr(r), time.Now()) == 0 {
+	if c.wrongCredentials.wait(ClientAddr(r), time.Now()) == 0 {
 		return false
 	}
 	Deny(w, c.recordOutcome(r, byOIDC, throttled, nil))
@@ -268,7 +268,7 @@ func withoutProviderText(err error) error {
 // failOIDC counts an attempt as wrong only if the provider was asked: any page can send a browser to the callback without an attempt.
 func (c *Checker) failOIDC(w http.ResponseWriter, r *http.Request, why Outcome, err error) {
 	if why == Unknown {
-		c.throttle.wrong(ClientAddr(r), time.Now())
+		c.wrongCredentials.add(ClientAddr(r), time.Now())
 	}
 	Deny(w, c.recordOutcome(r, byOIDC, why, err))
 }

@@ -19,10 +19,10 @@ const (
 	maxAddresses = 4096
 )
 
-// throttle slows down each address that sends wrong credentials. It keeps the log quiet and the load flat, and protects tokens that a person has
+// wrongCredentials slows down each address that sends wrong credentials. It keeps the log quiet and the load flat, and protects tokens that a person has
 // chosen; nobody guesses 256 random bits. The right one of those therefore passes at any time (see bearer.verify), so a program that floods
 // 127.0.0.1, for example from inside a session, locks nobody out.
-type throttle struct {
+type wrongCredentials struct {
 	mu   sync.Mutex
 	from map[netip.Prefix]*failures // guarded by mu
 }
@@ -44,7 +44,7 @@ func addressPrefix(a netip.Addr) netip.Prefix {
 }
 
 // wait returns how long the address must wait; 0: not at all.
-func (t *throttle) wait(a netip.Addr, now time.Time) time.Duration {
+func (t *wrongCredentials) wait(a netip.Addr, now time.Time) time.Duration {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	if o := t.from[addressPrefix(a)]; o != nil {
@@ -53,8 +53,8 @@ func (t *throttle) wait(a netip.Addr, now time.Time) time.Duration {
 	return 0
 }
 
-// wrong records a wrong credential that was checked.
-func (t *throttle) wrong(a netip.Addr, now time.Time) {
+// add records a wrong credential that was checked.
+func (t *wrongCredentials) add(a netip.Addr, now time.Time) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	p := addressPrefix(a)
@@ -74,7 +74,7 @@ func (t *throttle) wrong(a netip.Addr, now time.Time) {
 }
 
 // makeRoomLocked forgets one address: of a few random ones, the one that has been quiet for longest.
-func (t *throttle) makeRoomLocked(now time.Time) {
+func (t *wrongCredentials) makeRoomLocked(now time.Time) {
 	if t.from == nil {
 		t.from = map[netip.Prefix]*failures{}
 	}
