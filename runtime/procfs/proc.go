@@ -26,7 +26,11 @@ type Process struct {
 	Start                uint64 // clock ticks after boot
 	Threads              int
 	State                byte // R S D T t Z X I
+	BeforeExec           bool // it was forked and has called no exec yet, so it may still have its parent's signal handlers
 }
+
+// pfForkNoExec is PF_FORKNOEXEC of the kernel's include/linux/sched.h, a flag in the ninth field of /proc/PID/stat.
+const pfForkNoExec = 0x40
 
 // Dead reports whether the process has ended and only waits to be reaped. A process whose first thread has ended is not dead while
 // other threads still hold its memory, sockets and locks.
@@ -60,7 +64,7 @@ func ParseStat(text []byte) (p Process, ok bool) {
 	p = Process{
 		Pid: number(text[:open]), State: rest[0][0],
 		Ppid: number(rest[1]), Pgrp: number(rest[2]), Sid: number(rest[3]),
-		Threads: number(rest[17]),
+		Threads: number(rest[17]), BeforeExec: number(rest[6])&pfForkNoExec != 0,
 	}
 	p.Start, _ = strconv.ParseUint(string(rest[19]), 10, 64)
 	return p, true

@@ -3,6 +3,7 @@ package shell
 import (
 	"fmt"
 	"strconv"
+	"syscall"
 	"testing"
 	"time"
 
@@ -79,6 +80,22 @@ func TestStateIsThatOfTheLastCommand(t *testing.T) {
 				t.Fatalf("%+v", r.Outcome)
 			}
 			s.want("echo $v", strconv.Itoa(i)+"\n")
+		}
+	})
+}
+
+// A signal that reaches a process between its fork and its exec is lost there: the process still catches what its shell does.
+func TestCancelMeetsAFork(t *testing.T) {
+	eachShell(t, func(t *testing.T, s *session) {
+		skipDeadlocks(t, s)
+		for i := range 150 {
+			c := NewCommand("sleep 300")
+			done := s.start(c)
+			time.Sleep(time.Duration(i%50) * 40 * time.Microsecond)
+			c.Cancel(syscall.SIGINT, 2*time.Minute)
+			if r := s.wait(done); !r.Cancelled || r.Signal == "KILL" {
+				t.Fatalf("%v", r.Outcome)
+			}
 		}
 	})
 }

@@ -95,7 +95,7 @@ func (c *Command) watchdogLoop(g *watchdog) {
 	var (
 		call  = c.pipeCalls.n.Load()
 		since time.Time // about when the call began that is blocked; zero: none is
-		e     = abort{signalled: map[int]bool{}}
+		e     = abort{signalled: signalled{}}
 	)
 	for {
 		select {
@@ -211,15 +211,8 @@ func (c *Command) watchdogAct(e *abort, now, since time.Time) {
 		t.shell.b.Metrics.KillEscalations.Inc()
 	}
 	if !e.kill {
-		var untold []int
-		for _, pid := range t.scope.MembersExcept(shell) {
-			if !e.signalled[pid] {
-				e.signalled[pid] = !procfs.Ignores(pid, e.sig)
-				untold = append(untold, pid)
-			}
-		}
-		if len(untold) > 0 {
-			t.scope.SignalSome(e.sig, untold...)
+		if due := e.signalled.due(e.sig, t.scope.MembersExcept(shell)); len(due) > 0 {
+			t.scope.SignalSome(e.sig, due...)
 		}
 		return
 	}
