@@ -62,6 +62,7 @@ type ending struct {
 	abort     *abort
 	killed    bool // the command got KILL
 	survivors bool // a process survived KILL
+	early     []earlySignal
 }
 
 // meter measures what a command uses.
@@ -347,7 +348,7 @@ func (r *run) nextTimer() time.Duration {
 	if r.p.flood.pauses() {
 		soonest(r.p.flood.until)
 	}
-	if r.line != nil {
+	if r.line != nil || len(r.early) > 0 {
 		soonest(time.Now().Add(time.Millisecond))
 	}
 	if r.abort != nil {
@@ -400,6 +401,9 @@ func (r *run) handleEvents(fds []unix.PollFd) {
 	}
 	r.killed = r.killed || asked.killed
 	now := time.Now()
+	if len(r.early) > 0 {
+		r.repeatEarlySignals(now)
+	}
 	for _, q := range asked.signals {
 		q.result <- r.signal(q.sig, now)
 	}

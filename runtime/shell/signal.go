@@ -3,6 +3,7 @@ package shell
 import (
 	"fmt"
 	"regexp"
+	"slices"
 	"strings"
 	"syscall"
 	"time"
@@ -23,10 +24,37 @@ type SignalResult struct {
 	Why       string // why no process got it: protocol.SignalEnded and so on
 }
 
+// earlySignalTimeout is how long a process may take from its fork to its exec. A subshell never calls exec.
+const earlySignalTimeout = 2 * time.Second
+
+// earlySignal is a signal that a process may have lost, because it had called no exec yet and still caught what its shell does.
+type earlySignal struct {
+	sig   syscall.Signal
+	pid   int
+	until time.Time
+}
+
+// repeatEarlySignals sends signals again to the processes that have called exec since.
+func (r *run) repeatEarlySignals(now time.Time) {
+	r.early = slices.DeleteFunc(r.early, func(e earlySignal) bool {
+		p, ok := procfs.Read(e.pid)
+		if ok && !p.BeforeExec {
+			r.scope.SignalSome(e.sig, e.pid)
+		}
+		return !ok || !p.BeforeExec || now.After(e.until)
+	})
+}
+
 // signal sends a client's signal to the command's processes. The shell reacts as a plain shell would: the user's trap for sig runs;
 // INT ends the shell's command list; and if the shell itself works, without another process, the signal aborts the command.
 func (r *run) signal(sig syscall.Signal, now time.Time) SignalResult {
-	n := len(r.membersExceptShell())
+	members := r.membersExceptShell()
+	n := len(members)
+	for _, pid := range members {
+		if p, ok := procfs.Read(pid); ok && p.BeforeExec {
+			r.early = append(r.early, earlySignal{sig, pid, now.Add(earlySignalTimeout)})
+		}
+	}
 	defer r.scope.Signal(sig, r.p.child.Pid()) // after the shell's signal, so that the shell has it before the process that it waits for ends
 	k, pid := r.p.dialect, r.p.child.Pid()
 	switch interrupt := sig == syscall.SIGINT; {
