@@ -225,6 +225,16 @@ async def send_input(
         await _call_when_room(client, method, params)
 
 
+async def close_input(client: Client, method: str, target: dict[str, Any]) -> None:
+    """Ends an input. It does not matter if it has ended already, as after the end of what reads it."""
+    try:
+        await send_input(client, method, target, b"", eof=True)
+    except TrlError as error:
+        if error.code != "STDIN_CLOSED":
+            raise
+
+
+
 async def _call_when_room(client: Client, method: str, params: Mapping[str, Any]) -> None:
     pause = 0.002
     while True:

@@ -8,7 +8,7 @@ import subprocess
 from types import TracebackType
 from typing import Any, AsyncContextManager, AsyncGenerator, Awaitable, Callable, Generator, Mapping
 
-from ._client import Client, new_key, send_input
+from ._client import Client, close_input, new_key, send_input
 from ._link import Feed, Link
 from ._results import Collector, ExecResult
 from ._stream import WINDOW, Stream, Text
@@ -210,7 +210,7 @@ class Command:
 
     async def close_stdin(self) -> None:
         await self._opened()
-        await send_input(self._client, "exec.input", {"exec_id": self.id}, b"", eof=True)
+        await close_input(self._client, "exec.input", {"exec_id": self.id})
 
     async def detach(self) -> None:
         """Stops the events. The command goes on."""

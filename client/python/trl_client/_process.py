@@ -8,7 +8,7 @@ import time
 from datetime import datetime
 from typing import Any, AsyncGenerator, Literal, Mapping
 
-from ._client import Client, send_input
+from ._client import Client, close_input, send_input
 from ._command import to_bytes
 from ._link import Chunk, Feed, Link
 from ._results import Collector, LogMatch, Logs, ProcessExit, decode
@@ -111,7 +111,7 @@ class Process:
         await send_input(self._client, "process.input", {"process_id": self.id}, to_bytes(data))
 
     async def close_stdin(self) -> None:
-        await send_input(self._client, "process.input", {"process_id": self.id}, b"", eof=True)
+        await close_input(self._client, "process.input", {"process_id": self.id})
 
     async def logs(self, since: int = 0) -> Logs:
         """Its output so far, from a byte on."""
