@@ -126,7 +126,7 @@ const (
 
 // checkDying helps a gateway that has begun to exit and cannot end, because one of its threads is in a call on a pipe. A process of a
 // session holds the pipe's lock for as long as it waits for something else (see journal's splice). A pause of the sessions makes every such
-// process release the lock. A thread that waits for a file system (runtime.Ask) may wait for ever; checkDying gives up such a gateway after
+// process release the lock. A thread that waits for a file system (shell.Ask) may wait for ever; checkDying gives up such a gateway after
 // the pause. That gateway runs no code any more, and its requests are done.
 func (s *supervision) checkDying() {
 	held := s.gateway != nil && s.gateway.child.Dying() || s.next != nil && s.next.child.Dying()

@@ -142,7 +142,7 @@ func TestPiecesDoNotMatter(t *testing.T) {
 	}
 }
 
-// TestBytesAskNothing: a terminal that is shown the screen must not answer anything (PROTOCOL §6).
+// TestBytesAskNothing: a terminal that is shown the screen must not answer anything.
 func TestBytesAskNothing(t *testing.T) {
 	raw := []byte("\x1b[6n\x1b[c\x1b[>c\x1b[5n\x1b[?6n\x1b]10;?\x07\x1b]11;?\x1b\\\x1b[?2026$p\x1bP$qm\x1b\\\x1b[14t\x1b[?u\x1b]2;\x1b[6n\x07\x05text")
 	s := shows(raw, 4096)
