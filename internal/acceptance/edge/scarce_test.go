@@ -87,7 +87,7 @@ func TestScarcityEndsNoSession(t *testing.T) {
 		}
 	}
 	testkit.Eventually(t, "it was tried to put that one back", func() bool {
-		return strings.Count(g.Log(), "its state is kept, and it is tried again") > len(kept)
+		return strings.Count(g.Log(), "trl keeps its state and tries again") > len(kept)
 	})
 	enough()
 	for _, x := range kept {
