@@ -57,6 +57,11 @@ func newHost(t testing.TB, c host.Config) *host.Host {
 		if err := h.Close(); err != nil {
 			t.Error(err)
 		}
+		if dir := h.FIFODir(); dir != "" {
+			if _, err := os.Stat(dir); err == nil {
+				t.Errorf("%s is left", dir)
+			}
+		}
 	})
 	return h
 }
