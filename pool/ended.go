@@ -9,7 +9,7 @@ import (
 	"trl/pool/requestkey"
 	"trl/runtime/journal"
 	"trl/runtime/sessionlog"
-	"trl/runtime/shell"
+	"trl/runtime/stream"
 )
 
 // endedExec is a command that has ended, while it or its request_key is remembered. toExec makes the object that clients know.
@@ -18,7 +18,7 @@ type endedExec struct {
 	session *Session
 	journal *journal.Journal    // nil: nothing of its output is kept
 	output  *answer.Output      // of an exec.run with output, or of a command that was answered while it ran; else nil
-	pipes   *shell.SavedPipes   // where its output comes from; nil without output
+	pipes   *stream.SavedPipes  // where its output comes from; nil without output
 	logSpan sessionlog.Position // where the session log has its binary entry; zero: nowhere
 }
 

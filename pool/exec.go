@@ -16,6 +16,7 @@ import (
 	"trl/pool/shells"
 	"trl/protocol"
 	"trl/runtime/shell"
+	"trl/runtime/stream"
 )
 
 // defaultOutput is max_output_bytes of a request without it.
@@ -38,11 +39,11 @@ type Exec struct {
 	queuedAt time.Time
 
 	// in the session log
-	accepted bool              // the request is written; set by the runner, or under session.mu
-	stdin    []shell.HeldFile  // its stdin at the keeper; set once before it is accepted
-	pipes    *shell.SavedPipes // its output pipes; owned by the runner, set once when it begins
-	begun    *entry.Begun      // as last written; owned by the runner; nil: it does not run
-	cancel   *entry.Cancel     // guarded by session.mu; as last written; nil: it is not being cancelled
+	accepted bool               // the request is written; set by the runner, or under session.mu
+	stdin    []stream.HeldFile  // its stdin at the keeper; set once before it is accepted
+	pipes    *stream.SavedPipes // its output pipes; owned by the runner, set once when it begins
+	begun    *entry.Begun       // as last written; owned by the runner; nil: it does not run
+	cancel   *entry.Cancel      // guarded by session.mu; as last written; nil: it is not being cancelled
 
 	command *shell.Command // guarded by session.mu; nil after the end
 
@@ -395,7 +396,7 @@ func (e *Exec) Input(p []byte, eof bool) error {
 	s.touchLocked(time.Now())
 	s.mu.Unlock()
 	if c == nil {
-		return inputFault(shell.ErrStdinClosed)
+		return inputFault(stream.ErrStdinClosed)
 	}
 	return inputFault(c.Input(p, eof))
 }
@@ -404,7 +405,7 @@ func inputFault(err error) error {
 	switch {
 	case err == nil:
 		return nil
-	case errors.Is(err, shell.ErrStdinClosed):
+	case errors.Is(err, stream.ErrStdinClosed):
 		return protocol.Errorf(protocol.StdinClosed, "stdin is closed")
 	case errors.Is(err, shell.ErrStdinFull):
 		return protocol.Errorf(protocol.LimitExceeded, "stdin is not being read").With("limit", "stdin")

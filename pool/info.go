@@ -10,7 +10,7 @@ import (
 	"trl/pool/events"
 	"trl/protocol"
 	"trl/runtime/procfs"
-	"trl/runtime/shell"
+	"trl/runtime/slowfs"
 )
 
 // facts are what only the operating system knows. Code asks for them without a lock.
@@ -120,7 +120,7 @@ func (s *Session) BackgroundCommands(pids []int) []protocol.BackgroundEntry {
 	if len(pids) == 0 {
 		return nil
 	}
-	commands, err := shell.Ask(shell.Question{Who: s.id, Op: "read", Path: "cmdline"}, func() (all []protocol.BackgroundEntry, _ error) {
+	commands, err := slowfs.Ask(slowfs.Question{Who: s.id, Op: "read", Path: "cmdline"}, func() (all []protocol.BackgroundEntry, _ error) {
 		for _, pid := range pids[:min(len(pids), maxCommandLines)] {
 			if line := procfs.CommandLine(pid, maxCommandLine); line != "" {
 				all = append(all, protocol.BackgroundEntry{Pid: pid, Command: line})

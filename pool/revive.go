@@ -87,7 +87,7 @@ func (s *Session) revive(a *shell.Adoption, x *entry.LoggedWork, m *recovered) (
 	if log, span, kept := x.Output(); !kept && x.Kind() != 'x' {
 		w.journal.Close()
 	} else if kept {
-		err = a.ReplayLog(w.journal, log, span)
+		err = a.Replay(w.journal, log, span)
 	}
 	if !x.HasEnded() {
 		if err == nil {
@@ -261,7 +261,7 @@ func (s *Session) reviveEndedExec(a *shell.Adoption, logged *entry.LoggedEnd) {
 		e.output.KeepText(e.journal)
 	}
 	e.output.EndAt(x.Stdout, x.Stderr)
-	if err := a.ReplayLog(e.journal, logged.At.Pipes.Log, logged.At.Span); err != nil {
+	if err := a.Replay(e.journal, logged.At.Pipes.Log, logged.At.Span); err != nil {
 		e.outputLost(err)
 	}
 	e.readOn(a)

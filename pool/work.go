@@ -16,7 +16,7 @@ import (
 	"trl/protocol"
 	"trl/runtime/journal"
 	"trl/runtime/own"
-	"trl/runtime/shell"
+	"trl/runtime/stream"
 )
 
 // work is what an exec, a process and a terminal have in common: a request, output, and an end. Ended work stays readable while it is retained.
@@ -188,7 +188,7 @@ func (s *Session) releaseSlot(c *child, err error) error {
 	if s.ending != nil {
 		return s.errEndedLocked()
 	}
-	if errors.Is(err, shell.ErrNoTerminal) {
+	if errors.Is(err, stream.ErrNoTerminal) {
 		return protocol.Errorf(protocol.LimitExceeded, "server is out of terminals or descriptors").WithCause(err)
 	}
 	return shells.CommandFault(err)

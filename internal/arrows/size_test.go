@@ -21,7 +21,7 @@ const (
 
 // longPackages are over maxPackageLines, with their size when this test was written. An entry goes when the package is under the limit;
 // none is added, and no number grows.
-var longPackages = map[string]int{"runtime/shell": 7250}
+var longPackages = map[string]int{"runtime/shell": 5600}
 
 func TestPackagesAreSmall(t *testing.T) {
 	lines := map[string]int{}

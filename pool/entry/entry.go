@@ -13,6 +13,7 @@ import (
 	"trl/protocol"
 	"trl/runtime/journal"
 	"trl/runtime/shell"
+	"trl/runtime/stream"
 )
 
 // Entry is one line of a session log: one of its fields is set, or Exec and Begun.
@@ -105,19 +106,19 @@ type Child struct {
 // Exec is a command that is to run.
 type Exec struct {
 	Work
-	Clean     bool             `json:"clean,omitzero"`
-	Keeps     bool             `json:"keeps,omitzero"`
-	Most      int              `json:"most"`
-	Timeout   Duration         `json:"timeout"`
-	NoOutput  Duration         `json:"no_output"`
-	Grace     Duration         `json:"grace"`
-	Env       protocol.Env     `json:"env,omitzero"`
-	Dir       string           `json:"dir,omitzero"`
-	OpenStdin bool             `json:"open_stdin,omitzero"`
-	Stdin     []shell.HeldFile `json:"stdin,omitzero"`
-	Queued    time.Time        `json:"queued"`
-	Recording string           `json:"recording,omitzero"`
-	Guest     string           `json:"guest,omitzero"` // the share that it came by
+	Clean     bool              `json:"clean,omitzero"`
+	Keeps     bool              `json:"keeps,omitzero"`
+	Most      int               `json:"most"`
+	Timeout   Duration          `json:"timeout"`
+	NoOutput  Duration          `json:"no_output"`
+	Grace     Duration          `json:"grace"`
+	Env       protocol.Env      `json:"env,omitzero"`
+	Dir       string            `json:"dir,omitzero"`
+	OpenStdin bool              `json:"open_stdin,omitzero"`
+	Stdin     []stream.HeldFile `json:"stdin,omitzero"`
+	Queued    time.Time         `json:"queued"`
+	Recording string            `json:"recording,omitzero"`
+	Guest     string            `json:"guest,omitzero"` // the share that it came by
 }
 
 // Begun says that a command is about to be given to the shell.
@@ -138,15 +139,15 @@ type Cancel struct {
 
 // Done is how a command ended.
 type Done struct {
-	ID      string            `json:"id"`
-	Exit    protocol.ExecExit `json:"exit"`
-	Failure *protocol.Error   `json:"failure,omitzero"`
-	At      time.Time         `json:"at"`
-	Uptime  clock.Uptime      `json:"uptime,omitzero"`
-	End     int64             `json:"end"`
-	Died    bool              `json:"died,omitzero"`
-	Span    journal.Span      `json:"span"`
-	Pipes   *shell.SavedPipes `json:"lane,omitzero"` // nil: it never had one
+	ID      string             `json:"id"`
+	Exit    protocol.ExecExit  `json:"exit"`
+	Failure *protocol.Error    `json:"failure,omitzero"`
+	At      time.Time          `json:"at"`
+	Uptime  clock.Uptime       `json:"uptime,omitzero"`
+	End     int64              `json:"end"`
+	Died    bool               `json:"died,omitzero"`
+	Span    journal.Span       `json:"span"`
+	Pipes   *stream.SavedPipes `json:"lane,omitzero"` // nil: it never had one
 }
 
 // Process is a process that is about to start.
@@ -237,6 +238,6 @@ func (r *RareExit) IsEmpty() bool {
 
 // Output is where the output of an ended command is.
 type Output struct {
-	Span  journal.Span      `json:"span"`
-	Pipes *shell.SavedPipes `json:"lane,omitzero"`
+	Span  journal.Span       `json:"span"`
+	Pipes *stream.SavedPipes `json:"lane,omitzero"`
 }

@@ -11,6 +11,7 @@ import (
 	"trl/protocol"
 	"trl/runtime/journal"
 	"trl/runtime/shell"
+	"trl/runtime/stream"
 )
 
 // Log is what a session log says of one session. The zero Log has read nothing.
@@ -81,7 +82,7 @@ func (x *LoggedWork) Request() *Work {
 func (x *LoggedWork) HasEnded() bool { return x.Done != nil || x.Exited != nil || x.Closed != nil }
 
 // Output returns where its output is. kept is false if there is no output, or it is not kept.
-func (x *LoggedWork) Output() (log []shell.HeldFile, span journal.Span, kept bool) {
+func (x *LoggedWork) Output() (log []stream.HeldFile, span journal.Span, kept bool) {
 	switch {
 	case x.Forgotten:
 		return nil, span, false
@@ -312,12 +313,12 @@ func (m *Log) LastBegun() (last *Begun) {
 func (m *Log) ReserveLogs(a *shell.Adoption) {
 	for _, x := range m.Ended {
 		if x.At != nil && x.At.Pipes != nil && !x.Forgotten {
-			a.ReserveLog(x.At.Pipes.Log, x.At.Span)
+			a.Reserve(x.At.Pipes.Log, x.At.Span)
 		}
 	}
 	for _, x := range m.Work {
 		if log, span, kept := x.Output(); kept {
-			a.ReserveLog(log, span)
+			a.Reserve(log, span)
 		}
 	}
 }

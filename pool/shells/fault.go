@@ -8,6 +8,7 @@ import (
 	"trl/protocol"
 	"trl/runtime/own"
 	"trl/runtime/shell"
+	"trl/runtime/slowfs"
 )
 
 // Fault tells a client why there is no shell in dir.
@@ -40,7 +41,7 @@ func Fault(err error, dir string) *protocol.Error {
 func CommandFault(err error) *protocol.Error {
 	if e, ok := errors.AsType[*fs.PathError](err); ok && isDirError(e) {
 		return dirFault(e.Path, err)
-	} else if ok && e.Op == shell.OpLookUp {
+	} else if ok && e.Op == slowfs.OpLookUp {
 		return noAnswer(e, protocol.ShellFailed, "command")
 	}
 	return Fault(err, "")
@@ -61,7 +62,7 @@ func isDirError(e *fs.PathError) bool { return e.Op == "chdir" || e.Op == "stat"
 
 // dirFault tells a client why a directory cannot be entered.
 func dirFault(dir string, err error) *protocol.Error {
-	if e, ok := errors.AsType[*fs.PathError](err); ok && shell.Unanswered(err) {
+	if e, ok := errors.AsType[*fs.PathError](err); ok && slowfs.Unanswered(err) {
 		return noAnswer(e, protocol.WorkingDirNotFound, "working_dir")
 	}
 	return noDir(dir).WithCause(err)

@@ -13,7 +13,7 @@ import (
 
 	"trl/protocol"
 	"trl/runtime/own"
-	"trl/runtime/shell"
+	"trl/runtime/slowfs"
 )
 
 // usualShells are allowed if the operator names none (PROTOCOL.md, Sessions).
@@ -71,7 +71,7 @@ func (l *List) Resolve(who, name string) (string, error) {
 	if name == "" {
 		return l.Default()
 	}
-	path, err := shell.Ask(shell.Question{Who: who, Op: shell.OpLookUp, Path: name}, func() (string, error) { return l.resolve(name) })
+	path, err := slowfs.Ask(slowfs.Question{Who: who, Op: slowfs.OpLookUp, Path: name}, func() (string, error) { return l.resolve(name) })
 	if e, ok := errors.AsType[*fs.PathError](err); ok {
 		return "", noAnswer(e, protocol.ShellNotFound, "shell")
 	}
@@ -142,7 +142,7 @@ func (l *List) Present() []string {
 
 // CheckDir checks that a session of who's can start in a directory. If we may not look into it, the session's user may; its shell will tell.
 func CheckDir(who, dir string) error {
-	if err := shell.AskEnterable(who, dir); err != nil && !errors.Is(err, fs.ErrPermission) {
+	if err := slowfs.Enterable(who, dir); err != nil && !errors.Is(err, fs.ErrPermission) {
 		return dirFault(dir, err)
 	}
 	return nil

@@ -13,7 +13,7 @@ import (
 	"trl/internal/testkit"
 	"trl/protocol"
 	"trl/runtime/own"
-	"trl/runtime/shell"
+	"trl/runtime/slowfs"
 )
 
 func of[T any](v T) *T { return &v }
@@ -136,7 +136,7 @@ func TestFaults(t *testing.T) {
 		{&fs.PathError{Op: "chdir", Path: "/other", Err: syscall.ENOENT}, "/d", protocol.ShellFailed, protocol.WorkingDirNotFound},
 		{&fs.PathError{Op: "spawn", Path: sh, Err: syscall.ENOENT}, "/d", protocol.WorkingDirNotFound, protocol.ShellFailed},
 		{&fs.PathError{Op: "spawn", Path: sh + "x", Err: syscall.ENOENT}, "/d", protocol.ShellFailed, protocol.ShellFailed},
-		{&fs.PathError{Op: shell.OpLookUp, Path: "/x", Err: syscall.EAGAIN}, "/d", protocol.LimitExceeded, protocol.LimitExceeded},
+		{&fs.PathError{Op: slowfs.OpLookUp, Path: "/x", Err: syscall.EAGAIN}, "/d", protocol.LimitExceeded, protocol.LimitExceeded},
 		{syscall.EMFILE, "/d", protocol.LimitExceeded, protocol.LimitExceeded},
 	} {
 		if got := Fault(c.err, c.dir); got.Code != c.want {

@@ -43,7 +43,7 @@ func (a *Account) AsUser(uid, gid uint32, f func() error) error {
 }
 
 // Enterable says whether we may enter a directory. It is called before a command runs in it and before the shell hears of it; the shell's
-// own cd decides. The file system may never answer: see shell.AskEnterable.
+// own cd decides. The file system may never answer: see slowfs.Enterable.
 func Enterable(dir string) error {
 	st, err := os.Stat(dir)
 	if err == nil && !st.IsDir() {

@@ -280,7 +280,7 @@ func (t *confinement) makeChannel(k own.ChannelKind) (m own.Channel, err error) 
 		if m.W, err = unix.Open(path, mode|flags, 0); err != nil {
 			return m, err
 		}
-		if k == own.InPipe { // only without a reader of our own can we see whether the shell has opened the pipe, see stdinBuffer.hadReader
+		if k == own.InPipe { // only without a reader of our own can we see whether the shell has opened the pipe, see stream.Stdin
 			descriptor.Close(&m.R)
 			m.HeldR = -1
 		}
@@ -288,7 +288,7 @@ func (t *confinement) makeChannel(k own.ChannelKind) (m own.Channel, err error) 
 	if t.user != nil {
 		gid := t.gid
 		mode := uint32(0o600)
-		if k == own.InPipe && t.gatewayGID != nil { // the gateway opens the pipe to see whether it has a reader, see stdinBuffer.hadReader
+		if k == own.InPipe && t.gatewayGID != nil { // the gateway opens the pipe to see whether it has a reader, see stream.Stdin
 			gid, mode = *t.gatewayGID, 0o620
 		}
 		if err = unix.Fchown(m.W, int(t.uid), int(gid)); err == nil {

@@ -2,7 +2,6 @@ package shell
 
 import (
 	"context"
-	"errors"
 	"math"
 	"os"
 	"slices"
@@ -15,7 +14,7 @@ import (
 	"trl/runtime/dialect"
 	"trl/runtime/journal"
 	"trl/runtime/own"
-	"trl/runtime/sessionlog"
+	"trl/runtime/stream"
 )
 
 // The Saved types below are written to the session log, so that the next gateway can go on where this one was killed. Numbers of
@@ -48,14 +47,14 @@ type Replaced struct {
 
 // SavedCommand describes a running command.
 type SavedCommand struct {
-	Seq        int          `json:"seq"`
-	Sent       int          `json:"sent"` // length of the command's line in the script channel
-	Scope      int          `json:"cell"` // holds the processes that the command started
-	Pipes      SavedPipes   `json:"lane"`
-	Span       journal.Span `json:"span"`
-	Stdin      []HeldFile   `json:"stdin,omitempty"`
-	Before     []HeldFile   `json:"before,omitempty"` // file that the shell reads before the command's text
-	UsedBefore *SavedUsage  `json:"used,omitempty"`   // usage of the session when the command began; nil: unknown
+	Seq        int               `json:"seq"`
+	Sent       int               `json:"sent"` // length of the command's line in the script channel
+	Scope      int               `json:"cell"` // holds the processes that the command started
+	Pipes      stream.SavedPipes `json:"lane"`
+	Span       journal.Span      `json:"span"`
+	Stdin      []stream.HeldFile `json:"stdin,omitempty"`
+	Before     []stream.HeldFile `json:"before,omitempty"` // file that the shell reads before the command's text
+	UsedBefore *SavedUsage       `json:"used,omitempty"`   // usage of the session when the command began; nil: unknown
 
 	Snapshot int  `json:"snapshot,omitempty"` // number of the last snapshot that was requested before the command
 	Current  bool `json:"current,omitempty"`  // no command has ended between that snapshot and this command
@@ -76,17 +75,17 @@ type SavedUsage struct {
 
 // SavedProcess describes a background process.
 type SavedProcess struct {
-	Pid    int          `json:"pid"`
-	Scope  int          `json:"cell"`
-	Copy   bool         `json:"copy,omitempty"` // a forked copy of a POSIX shell, so not a child of the keeper
-	Start  uint64       `json:"start,omitempty"`
-	Pipes  SavedPipes   `json:"lane"`
-	Span   journal.Span `json:"span"`
-	Stdin  []HeldFile   `json:"stdin,omitempty"`
-	Held   []HeldFile   `json:"held,omitempty"`
-	Status int          `json:"status,omitempty"` // for a copy: the pipe from which its status is read
-	Gate   int          `json:"gate"`             // a line written to it lets the process run
-	Lost   []string     `json:"lost,omitempty"`   // parts of the session's state that the process does not have
+	Pid    int               `json:"pid"`
+	Scope  int               `json:"cell"`
+	Copy   bool              `json:"copy,omitempty"` // a forked copy of a POSIX shell, so not a child of the keeper
+	Start  uint64            `json:"start,omitempty"`
+	Pipes  stream.SavedPipes `json:"lane"`
+	Span   journal.Span      `json:"span"`
+	Stdin  []stream.HeldFile `json:"stdin,omitempty"`
+	Held   []stream.HeldFile `json:"held,omitempty"`
+	Status int               `json:"status,omitempty"` // for a copy: the pipe from which its status is read
+	Gate   int               `json:"gate"`             // a line written to it lets the process run
+	Lost   []string          `json:"lost,omitempty"`   // parts of the session's state that the process does not have
 }
 
 // An EntryWriter writes entries to the session log for the next gateway. It writes each entry before anything depends on it. Its
@@ -162,129 +161,29 @@ func (s *Shell) leftScopesLocked() (numbers []int) {
 }
 
 // An Adoption restores a session from the keeper's descriptors and the last gateway's session log. Its methods are called in this
-// order: ReserveLog for every journal; then Shell, OpenForReset or OpenEnded; then ReplayLog, ReadOn and Process; then KillUnrecorded.
+// order: ReadSessionLog; Reserve for every journal; then Shell, OpenForReset or OpenEnded; then Replay, ReadOn, Process and Terminal;
+// then KillUnrecorded.
 type Adoption struct {
-	b                *Base
-	from             own.HeldSession // without the descriptors and children that were taken
-	shell            *Shell
-	sessionLog       *sessionlog.Log
-	sessionLogNumber int                       // the keeper's number for the file of sessionLog
-	reservedLogs     map[HeldFile]*reservedLog // by the log's first file
-	packed           map[sessionlog.Key]*sessionlog.Archived
-	knownScopes      map[int]bool // numbers of the scopes that entries name
+	*stream.Restorer
+	b           *Base
+	from        own.HeldSession // without the children that were taken
+	shell       *Shell
+	knownScopes map[int]bool // numbers of the scopes that entries name
 }
 
 // Adopt returns an Adoption of the session from.
 func (b *Base) Adopt(from own.HeldSession) *Adoption {
-	return &Adoption{b: b, from: from, reservedLogs: map[HeldFile]*reservedLog{}, knownScopes: map[int]bool{}}
-}
-
-// ReadSessionLog calls read for each entry of the session log. A session that no client ever got has no log.
-func (a *Adoption) ReadSessionLog(read func(entry []byte) error) error {
-	for number, fd := range a.from.Held {
-		book, err := sessionlog.Open(fd, read)
-		if errors.Is(err, sessionlog.ErrNotSessionLog) {
-			continue
-		}
-		if err != nil {
-			return err
-		}
-		a.takeFD(number)
-		a.sessionLog, a.sessionLogNumber, a.packed = book, number, map[sessionlog.Key]*sessionlog.Archived{}
-		for _, k := range book.Archived() {
-			a.packed[k.Key] = k
-		}
-		return nil
-	}
-	return nil
-}
-
-// takeFile is takeFD, but returns -1 if the number by now means another file.
-func (a *Adoption) takeFile(f HeldFile) int {
-	if fd, ok := a.from.Held[f.Number]; !ok || inode(fd) != f.Inode {
-		return -1
-	}
-	return a.takeFD(f.Number)
-}
-
-// takeFD returns our descriptor for one that the keeper holds, -1 if there is none. The caller owns the descriptor.
-func (a *Adoption) takeFD(number int) int {
-	fd, ok := a.from.Held[number]
-	if !ok {
-		return -1
-	}
-	delete(a.from.Held, number)
-	return fd
-}
-
-func (a *Adoption) pipes(r SavedPipes) (*outputPipes, error) {
-	if len(r.Pipes) != 4 {
-		return nil, errors.New("keeper does not hold the output pipes")
-	}
-	l := &outputPipes{group: a.from.Group, heldNumbers: make([]int, 4), files: r.Pipes}
-	for i, f := range r.Pipes {
-		fd := a.takeFile(f)
-		if l.heldNumbers[i] = f.Number; fd < 0 {
-			l.heldNumbers[i] = -1
-		}
-		if i < 2 {
-			l.r[i] = fd
-		} else {
-			l.w[i-2] = fd
-		}
-	}
-	out, err := a.openLog(r.Log)
-	if err != nil {
-		l.close()
-		return nil, err
-	}
-	descriptor.Close(&l.w[0]) // a process that was started with the write ends has its own descriptors
-	descriptor.Close(&l.w[1])
-	out.mu.Lock()
-	out.done = false
-	packed := out.closed
-	out.mu.Unlock()
-	l.log = out
-	if packed { // the pipes had ended; the last gateway had not yet told the keeper to drop them
-		for i := range l.r {
-			descriptor.Close(&l.r[i])
-		}
-	}
-	return l, nil
-}
-
-func (a *Adoption) stdin(files []HeldFile) *stdinBuffer {
-	if len(files) != 3 {
-		return nil
-	}
-	in := &stdinBuffer{group: a.from.Group, files: files, fileNumber: files[1].Number, mem: a.takeFile(files[0]), r: a.takeFile(files[1]), w: a.takeFile(files[2])}
-	for i, fd := range []int{in.mem, in.r, in.w} {
-		if in.heldNumbers = append(in.heldNumbers, files[i].Number); fd < 0 {
-			in.heldNumbers[i] = -1
-		}
-	}
-	if in.hadReader = in.r >= 0; !in.hadReader { // opening the pipe tells whether the shell has opened it
-		in.fileNumber = files[2].Number
-	}
-	if in.mem >= 0 {
-		in.fed, _ = unix.Seek(in.mem, 0, 1)
-		var st unix.Stat_t
-		if unix.Fstat(in.mem, &st) == nil {
-			in.size = st.Size
-		}
-		seals, err := unix.FcntlInt(uintptr(in.mem), unix.F_GET_SEALS, 0)
-		in.eof = err == nil && seals&unix.F_SEAL_GROW != 0
-	}
-	return in
+	log := b.Log.With().Str("session", from.ID).Logger()
+	return &Adoption{Restorer: stream.NewRestorer(from.Group, from.Held, log), b: b, from: from, knownScopes: map[int]bool{}}
 }
 
 // OpenEnded returns a Shell for a session that has ended. Its output can be restored, and it can be forgotten.
 func (a *Adoption) OpenEnded(c ShellConfig) *Shell {
 	a.shell = a.b.newShell(c)
-	a.shell.streamLogs.sessionLog, a.shell.streamLogs.sessionLogNumber = a.sessionLog, a.sessionLogNumber
+	a.UseLogs(a.shell.streamLogs)
 	a.shell.group = a.from.Group
 	a.shell.closing.Store(true)
-	a.shell.state = &state{fd: [2]int{-1, -1}, exit: -1, sessionLog: a.sessionLog}
+	a.shell.state = &state{fd: [2]int{-1, -1}, exit: -1, sessionLog: a.SessionLog}
 	a.shell.turn <- struct{}{}
 	return a.shell
 }
@@ -296,7 +195,7 @@ func (a *Adoption) IsComplete(r SavedShell) bool {
 		return false
 	}
 	for _, n := range r.Held {
-		if _, held := a.from.Held[n]; !held {
+		if !a.Holds(n) {
 			return false
 		}
 	}
@@ -318,7 +217,7 @@ func (a *Adoption) OpenForReset(c ShellConfig, r SavedShell) (*Shell, error) {
 	if len(r.State) != 4 {
 		return nil, ErrShellGone
 	}
-	s.state = restoreState(r.State, a.takeFD(r.State[0]), a.takeFD(r.State[1]), a.takeFD(r.State[2]), a.sessionLog)
+	s.state = restoreState(r.State, a.Take(r.State[0]), a.Take(r.State[1]), a.Take(r.State[2]), a.SessionLog)
 	return s, nil
 }
 
@@ -359,8 +258,8 @@ func (a *Adoption) Shell(c ShellConfig, r SavedShell) (*Shell, error) {
 		}
 	}
 	s.p = &shellProc{
-		dialect: k, child: child, scope: scope, held: r.Held, scriptReader: -1, script: a.takeFD(r.Held[heldScript]), ctlR: a.takeFD(r.Held[heldCtlR]),
-		ctlW: a.takeFD(r.Held[heldCtlW]), text: a.takeFD(r.Held[heldText]), textSize: math.MaxInt, poll: s.poll, pipeCalls: &s.pipeCalls,
+		dialect: k, child: child, scope: scope, held: r.Held, scriptReader: -1, script: a.Take(r.Held[heldScript]), ctlR: a.Take(r.Held[heldCtlR]),
+		ctlW: a.Take(r.Held[heldCtlW]), text: a.Take(r.Held[heldText]), textSize: math.MaxInt, poll: s.poll, pipeCalls: &s.pipeCalls,
 	}
 	if s.p.script < 0 || s.p.ctlR < 0 || s.p.ctlW < 0 || s.p.text < 0 {
 		return nil, ErrShellGone
@@ -371,21 +270,8 @@ func (a *Adoption) Shell(c ShellConfig, r SavedShell) (*Shell, error) {
 	return s, nil
 }
 
-// KillUnrecorded kills the processes that the last gateway started but did not write down, drops the descriptors that nobody took,
-// and packs the logs that the last gateway had not packed yet.
+// KillUnrecorded kills the processes that the last gateway started but did not write down, and ends the restoring.
 func (a *Adoption) KillUnrecorded() {
-	for _, w := range a.reservedLogs {
-		for _, k := range w.packed {
-			delete(a.packed, k.Key)
-		}
-		if w.log != nil {
-			w.log.closeIfUnused()
-		}
-	}
-	for _, k := range a.packed {
-		k.Release()
-	}
-	a.packed = nil
 	for pid, child := range a.from.Children {
 		_ = child.Signal(unix.SIGKILL)
 		delete(a.from.Children, pid)
@@ -398,40 +284,23 @@ func (a *Adoption) KillUnrecorded() {
 			}
 		}
 	}
-	var numbers []int
-	for n, fd := range a.from.Held {
-		unix.Close(fd)
-		numbers = append(numbers, n)
-	}
-	a.from.Held = nil
-	if len(numbers) > 0 {
-		a.from.Group.Drop(numbers...)
-	}
+	a.CloseRest()
 }
 
 // Discard ends a session that cannot be restored.
 func (a *Adoption) Discard(ctx context.Context) error {
 	err := a.from.Group.Close(ctx)
-	for _, fd := range a.from.Held {
-		unix.Close(fd)
-	}
-	a.from.Held = nil
 	for _, child := range a.from.Children {
 		child.Close()
 	}
-	if a.sessionLog != nil {
-		a.sessionLog.Close()
-	}
-	if a.shell != nil {
-		a.shell.streamLogs.close()
-	}
+	a.Restorer.Discard()
 	a.from.Group.DropAll()
 	return err
 }
 
 // Resume prepares a command that was running, so that Run goes on with it. The command's Journal has been restored before.
 func (a *Adoption) Resume(c *Command, r SavedCommand, began time.Time) error {
-	l, err := a.pipes(r.Pipes)
+	l, err := a.Pipes(r.Pipes)
 	if err != nil {
 		return err
 	}
@@ -439,11 +308,11 @@ func (a *Adoption) Resume(c *Command, r SavedCommand, began time.Time) error {
 	if p := a.shell.p; r.Scope == 0 && p != nil { // an older version wrote no scope
 		scope = p.scope
 	}
-	c.resumed, c.stdin = &resumed{SavedCommand: r, scope: scope, pipes: l, beforeFD: -1, began: began}, a.stdin(r.Stdin)
+	c.resumed, c.stdin = &resumed{SavedCommand: r, scope: scope, pipes: l, beforeFD: -1, began: began}, a.Stdin(r.Stdin)
 	if len(r.Before) == 1 {
-		c.resumed.beforeFD = a.takeFile(r.Before[0])
+		c.resumed.beforeFD = a.TakeFile(r.Before[0])
 	}
-	c.eof = c.stdin != nil && c.stdin.eof
+	c.eof = c.stdin != nil && c.stdin.Complete()
 	if r.Replaced != nil {
 		a.shell.state.restoreEnded(r)
 	} else {
@@ -456,35 +325,35 @@ func (a *Adoption) Resume(c *Command, r SavedCommand, began time.Time) error {
 func (a *Adoption) LastEnded(r SavedCommand) { a.shell.state.restoreEnded(r) }
 
 // RestoreStdin restores the stdin of a command that waits for its turn.
-func (a *Adoption) RestoreStdin(c *Command, stdin []HeldFile) {
-	c.stdin = a.stdin(stdin)
-	c.eof = c.stdin != nil && c.stdin.eof
+func (a *Adoption) RestoreStdin(c *Command, stdin []stream.HeldFile) {
+	c.stdin = a.Stdin(stdin)
+	c.eof = c.stdin != nil && c.stdin.Complete()
 }
 
 // resumed is what a command needs that goes on under this gateway.
 type resumed struct {
 	SavedCommand
 	scope    own.KeptScope
-	pipes    *outputPipes
+	pipes    *stream.Pipes
 	beforeFD int // our descriptor of the file Before; -1: none
 	began    time.Time
 }
 
 // ReadOn goes on copying the output of jobs that an ended command left running. It closes j when the output ends.
-func (a *Adoption) ReadOn(j *journal.Journal, r *SavedPipes) {
-	var l *outputPipes
+func (a *Adoption) ReadOn(j *journal.Journal, r *stream.SavedPipes) {
+	var l *stream.Pipes
 	var err error
 	if r != nil {
-		l, err = a.pipes(*r)
+		l, err = a.Pipes(*r)
 	}
 	if l == nil || err != nil {
 		j.Close()
 		return
 	}
-	l.closeWriters()
-	late := newCopier(j)
-	j.OnRoom(late.onRoom)
-	_ = late.takePipes(l)
+	l.CloseWriters()
+	late := stream.NewCopier(j)
+	j.OnRoom(late.OnRoom)
+	_ = late.TakePipes(l)
 	late.Start()
 	a.shell.addCopier(late)
 }
@@ -496,24 +365,24 @@ func (a *Adoption) Process(r SavedProcess, j *journal.Journal) (*Process, error)
 		j.Close()
 		return nil, ErrShellGone
 	}
-	l, err := a.pipes(r.Pipes)
+	l, err := a.Pipes(r.Pipes)
 	if err != nil {
 		j.Close()
 		return nil, err
 	}
 	delete(a.from.Children, r.Pid)
-	p := &Process{b: a.b, s: a.shell, heldResources: heldResources{group: a.from.Group}, scope: a.scope(r.Scope), pid: r.Pid, pipes: l, copier: newCopier(j), exited: make(chan struct{}), saved: r}
-	j.OnRoom(p.copier.onRoom)
-	_ = p.copier.takePipes(l)
+	p := &Process{b: a.b, s: a.shell, heldResources: heldResources{group: a.from.Group}, scope: a.scope(r.Scope), pid: r.Pid, pipes: l, copier: stream.NewCopier(j), exited: make(chan struct{}), saved: r}
+	j.OnRoom(p.copier.OnRoom)
+	_ = p.copier.TakePipes(l)
 	if !r.Copy {
-		l.closeWriters()
+		l.CloseWriters()
 	}
 	p.restore(a, r.Held, r.Gate)
 	status := -1
 	if i := slices.Index(p.heldNumbers, r.Status); i >= 0 {
 		status = p.files[i]
 	}
-	if p.stdin = a.stdin(r.Stdin); p.stdin != nil {
+	if p.stdin = a.Stdin(r.Stdin); p.stdin != nil {
 		p.inputToken, p.feederDone = make(chan struct{}, 1), make(chan struct{})
 		p.inputToken <- struct{}{}
 	}
@@ -537,7 +406,7 @@ func (a *Adoption) Process(r SavedProcess, j *journal.Journal) (*Process, error)
 
 // EndedProcess returns a Process for one that had ended. Processes that it started may still run.
 func (a *Adoption) EndedProcess(r SavedProcess, status own.Status) *Process {
-	p := &Process{b: a.b, s: a.shell, heldResources: heldResources{group: a.from.Group}, scope: a.scope(r.Scope), pid: r.Pid, copier: newCopier(nil), exited: make(chan struct{}), status: status, saved: r}
+	p := &Process{b: a.b, s: a.shell, heldResources: heldResources{group: a.from.Group}, scope: a.scope(r.Scope), pid: r.Pid, copier: stream.NewCopier(nil), exited: make(chan struct{}), status: status, saved: r}
 	p.removeScope()
 	close(p.exited)
 	return p

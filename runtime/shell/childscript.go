@@ -8,6 +8,7 @@ import (
 
 	"trl/runtime/dialect"
 	"trl/runtime/procfs"
+	"trl/runtime/slowfs"
 )
 
 // A background process or a terminal starts as a fresh shell that reads the last snapshot of the session's shell. This file
@@ -68,7 +69,7 @@ func (s *Shell) enterableDir(sp *shellProc, cfg ShellConfig, state string, here 
 	switch {
 	case err == nil:
 		return dir, false, nil
-	case Unanswered(err):
+	case slowfs.Unanswered(err):
 		return "", false, err
 	}
 	return procfs.Path(sp.child.Pid(), "/cwd"), true, nil

@@ -11,13 +11,11 @@ import (
 	"trl/protocol"
 	"trl/runtime/journal"
 	"trl/runtime/own"
+	"trl/runtime/stream"
 )
 
-// Command.Input returns these errors.
-var (
-	ErrStdinClosed = errors.New("stdin is closed")
-	ErrStdinFull   = errors.New("stdin buffer is full: the command does not read")
-)
+// ErrStdinFull says that a command, a process or a terminal has maxPendingInput bytes that it has not read.
+var ErrStdinFull = errors.New("stdin buffer is full: the command does not read")
 
 // maxPendingInput is how much input may wait for a command that does not read its stdin.
 const maxPendingInput = 1 << 20
@@ -40,14 +38,14 @@ type Command struct {
 
 	mu       sync.Mutex
 	wake     func()          // guarded by mu; nil while no Run waits
-	stdin    *stdinBuffer    // guarded by mu; the command's stdin; nil before makeStdin
+	stdin    *stream.Stdin   // guarded by mu; the command's stdin; nil before makeStdin
 	pending  []byte          // guarded by mu; input that came before makeStdin
 	eof      bool            // guarded by mu; no more input will come
 	runEnded bool            // guarded by mu; Run has ended
 	cancel   *cancelRequest  // guarded by mu; the first request; a later one can only shorten its grace
 	signals  []signalRequest // guarded by mu; signals to send
 	woken    bool            // guarded by mu
-	copier   *Copier         // guarded by mu; copies from the pipes after Run if jobs still hold them
+	copier   *stream.Copier  // guarded by mu; copies from the pipes after Run if jobs still hold them
 
 	watched // guarded by mu
 
@@ -102,18 +100,18 @@ func (c *Command) Input(p []byte, eof bool) error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if !c.OpenStdin || c.eof || c.runEnded {
-		return ErrStdinClosed
+		return stream.ErrStdinClosed
 	}
 	waiting := int64(len(c.pending))
 	if c.stdin != nil {
-		waiting = c.stdin.pending()
+		waiting = c.stdin.Pending()
 	}
 	if waiting+int64(len(p)) > maxPendingInput {
 		return ErrStdinFull
 	}
 	if c.stdin == nil {
 		c.pending = append(c.pending, p...)
-	} else if err := c.stdin.add(p, eof); err != nil {
+	} else if err := c.stdin.Add(p, eof); err != nil {
 		return err
 	}
 	c.eof = eof
@@ -122,13 +120,13 @@ func (c *Command) Input(p []byte, eof bool) error {
 }
 
 // makeStdin makes the command's stdin, unless the command has it already or needs none.
-func (c *Command) makeStdin(group own.KeptGroup) (*stdinBuffer, error) {
+func (c *Command) makeStdin(group own.KeptGroup) (*stream.Stdin, error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if c.stdin != nil || !c.OpenStdin && len(c.Stdin) == 0 {
 		return c.stdin, nil
 	}
-	in, err := newStdinBuffer(group, false)
+	in, err := stream.NewStdin(group, false)
 	if err != nil {
 		return nil, err
 	}
@@ -136,8 +134,8 @@ func (c *Command) makeStdin(group own.KeptGroup) (*stdinBuffer, error) {
 	if !c.OpenStdin {
 		given, eof = c.Stdin, true
 	}
-	if err := in.add(given, eof); err != nil {
-		in.close()
+	if err := in.Add(given, eof); err != nil {
+		in.Close()
 		return nil, err
 	}
 	c.stdin, c.Stdin, c.pending = in, nil, nil
@@ -168,12 +166,12 @@ func (c *Command) checkDir(group own.KeptGroup) error {
 
 // MakeStdin makes the stdin of a command that waits for its turn, so that the next gateway has it, too. It returns the files that
 // the keeper holds for it, nil if the command has no stdin.
-func (s *Shell) MakeStdin(c *Command) ([]HeldFile, error) {
+func (s *Shell) MakeStdin(c *Command) ([]stream.HeldFile, error) {
 	in, err := c.makeStdin(s.currentGroup())
 	if in == nil || err != nil {
 		return nil, err
 	}
-	return in.files, nil
+	return in.Files(), nil
 }
 
 // Discard closes the stdin of a command that will not run.
@@ -185,7 +183,7 @@ func (c *Command) Discard() {
 	defer c.mu.Unlock()
 	c.runEnded = true
 	if c.stdin != nil {
-		c.stdin.close()
+		c.stdin.Close()
 	}
 }
 
@@ -205,7 +203,7 @@ func (c *Command) wakeLocked() {
 }
 
 // attachRun connects the command to the Run that begins. Run's first call of requests returns what was requested before.
-func (c *Command) attachRun(wake func(), calls *pipeCalls) {
+func (c *Command) attachRun(wake func(), calls *stream.Calls) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.wake, c.pipeCalls, c.began = wake, calls, time.Now()
@@ -224,7 +222,7 @@ func (c *Command) onRoom() {
 	defer c.mu.Unlock()
 	c.wakeLocked()
 	if c.copier != nil {
-		c.copier.onRoom()
+		c.copier.OnRoom()
 	}
 }
 
@@ -244,7 +242,7 @@ func (c *Command) detachRun() {
 	c.signals = nil
 	c.mu.Unlock()
 	if in != nil {
-		in.close()
+		in.Close()
 	}
 	if watchdog != nil {
 		<-watchdog.stopped

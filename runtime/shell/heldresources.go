@@ -8,6 +8,7 @@ import (
 
 	"trl/runtime/dialect"
 	"trl/runtime/own"
+	"trl/runtime/stream"
 )
 
 // heldResources are the files and the child of a process or a terminal. The process or terminal closes the files at its end. The
@@ -18,10 +19,10 @@ type heldResources struct {
 	group       own.KeptGroup
 	child       own.KeptChild // nil for a shell's copy; set once
 	mu          sync.Mutex
-	files       []int       // our descriptors; closing guarded by mu, because a process may end before its gate is opened
-	heldNumbers []int       // the keeper's numbers for them
-	heldFiles   []HeldFile  // the same numbers with their inodes, for the entry
-	startGate   own.Channel // see gateLine; its descriptors are in files; W is 0 if no process waits
+	files       []int             // our descriptors; closing guarded by mu, because a process may end before its gate is opened
+	heldNumbers []int             // the keeper's numbers for them
+	heldFiles   []stream.HeldFile // the same numbers with their inodes, for the entry
+	startGate   own.Channel       // see gateLine; its descriptors are in files; W is 0 if no process waits
 }
 
 // makeChannels makes channels that the shell opens.
@@ -38,7 +39,7 @@ func (b *heldResources) makeChannels(kinds ...own.ChannelKind) ([]own.Channel, e
 			b.files = append(b.files, fd)
 			if number >= 0 {
 				b.heldNumbers = append(b.heldNumbers, number)
-				b.heldFiles = append(b.heldFiles, heldFiles([]int{number}, fd)...)
+				b.heldFiles = append(b.heldFiles, stream.HeldFiles([]int{number}, fd)...)
 			}
 		}
 	}
@@ -79,9 +80,9 @@ func (b *heldResources) openGate() {
 }
 
 // restore takes over the resources of the last gateway, and opens the gate, because that gateway may have died before it did.
-func (b *heldResources) restore(a *Adoption, known []HeldFile, gate int) {
+func (b *heldResources) restore(a *Adoption, known []stream.HeldFile, gate int) {
 	for _, f := range known {
-		if fd := a.takeFile(f); fd >= 0 {
+		if fd := a.TakeFile(f); fd >= 0 {
 			b.files, b.heldNumbers = append(b.files, fd), append(b.heldNumbers, f.Number)
 			if f.Number == gate {
 				b.startGate.W = fd

@@ -16,6 +16,7 @@ import (
 	"trl/runtime/journal"
 	"trl/runtime/own"
 	"trl/runtime/procfs"
+	"trl/runtime/stream"
 )
 
 // ProcessSpec describes a background process.
@@ -36,9 +37,9 @@ type Process struct {
 	scope        own.KeptScope
 	scopeRemoved bool // guarded by mu
 	pid          int
-	stdin        *stdinBuffer // its stdin; nil if it has none
-	pipes        *outputPipes
-	copier       *Copier
+	stdin        *stream.Stdin // its stdin; nil if it has none
+	pipes        *stream.Pipes
+	copier       *stream.Copier
 	exited       chan struct{} // closed by finish, after the output is in the journal
 
 	inputToken chan struct{} // one token: the stdin buffer has more; nil without stdin
@@ -71,10 +72,10 @@ func (s *Shell) PrepareProcess(spec ProcessSpec) (*Process, error) {
 	if err != nil {
 		return nil, err
 	}
-	p := &Process{b: s.b, s: s, heldResources: heldResources{owner: "process", group: group}, scope: scope, copier: newCopier(spec.Journal), exited: make(chan struct{})}
-	spec.Journal.OnRoom(p.copier.onRoom)
+	p := &Process{b: s.b, s: s, heldResources: heldResources{owner: "process", group: group}, scope: scope, copier: stream.NewCopier(spec.Journal), exited: make(chan struct{})}
+	spec.Journal.OnRoom(p.copier.OnRoom)
 	byCopy := free && !sp.dialect.ListsFunctions && s.mayHaveFunctions.Load() && !sp.dead()
-	if err = p.makePipes(&s.streamLogs, spec.Journal, spec.OpenStdin, !byCopy); err == nil {
+	if err = p.makePipes(s.streamLogs, spec.Journal, spec.OpenStdin, !byCopy); err == nil {
 		var text int
 		var before string
 		if text, err = p.holdAtGate([]byte(sp.dialect.FileText(spec.Text, ""))); err == nil {
@@ -102,14 +103,14 @@ func (s *Shell) PrepareProcess(spec ProcessSpec) (*Process, error) {
 		p.closeFiles()
 		p.Release()
 		if p.pipes != nil {
-			p.pipes.close()
+			p.pipes.Close()
 		}
 		if p.stdin != nil {
-			p.stdin.close()
+			p.stdin.Close()
 		}
 		return nil, err
 	}
-	p.saved.Pid, p.saved.Scope, p.saved.Pipes, p.saved.Span = p.pid, scope.Number(), p.pipes.saved(), spec.Journal.Span()
+	p.saved.Pid, p.saved.Scope, p.saved.Pipes, p.saved.Span = p.pid, scope.Number(), p.pipes.Saved(), spec.Journal.Span()
 	p.saved.Held, p.saved.Gate = p.heldFiles, p.startGate.HeldW
 	p.copier.Start()
 	if p.stdin != nil {
@@ -125,22 +126,22 @@ func (s *Shell) PrepareProcess(spec ProcessSpec) (*Process, error) {
 func (p *Process) Start() { p.openGate() }
 
 // makePipes makes the process's pipes. With inherited, a child is started with their ends; otherwise the process opens them.
-func (p *Process) makePipes(of *streamLogs, j *journal.Journal, stdin, inherited bool) (err error) {
-	if p.pipes, err = newOutputPipes(p.group, of, inherited); err != nil {
+func (p *Process) makePipes(of *stream.Logs, j *journal.Journal, stdin, inherited bool) (err error) {
+	if p.pipes, err = stream.NewPipes(p.group, of, inherited); err != nil {
 		return err
 	}
-	p.pipes.log.attachJournal(j, 0, 0)
-	if err := p.copier.takePipes(p.pipes); err != nil {
+	p.pipes.Log().AttachJournal(j, 0, 0)
+	if err := p.copier.TakePipes(p.pipes); err != nil {
 		return fmt.Errorf("output pipes: %w", err)
 	}
 	if !stdin {
 		return nil
 	}
-	if p.stdin, err = newStdinBuffer(p.group, inherited); err != nil {
+	if p.stdin, err = stream.NewStdin(p.group, inherited); err != nil {
 		return err
 	}
 	p.inputToken, p.feederDone = make(chan struct{}, 1), make(chan struct{})
-	p.saved.Stdin = p.stdin.files
+	p.saved.Stdin = p.stdin.Files()
 	return nil
 }
 
@@ -173,9 +174,10 @@ func (p *Process) startFresh(s *Shell, sp *shellProc, cfg ShellConfig, script, o
 	files := []*os.File{null, null, null}
 	stdin := -1
 	if p.stdin != nil {
-		stdin = p.stdin.r
+		stdin = p.stdin.ReadEnd()
 	}
-	for i, fd := range []int{stdin, p.pipes.w[0], p.pipes.w[1]} {
+	w := p.pipes.WriteEnds()
+	for i, fd := range []int{stdin, w[0], w[1]} {
 		if fd < 0 {
 			continue
 		}
@@ -191,7 +193,7 @@ func (p *Process) startFresh(s *Shell, sp *shellProc, cfg ShellConfig, script, o
 		return err
 	}
 	p.pid = child.Pid()
-	p.pipes.closeWriters()
+	p.pipes.CloseWriters()
 	p.watchChild(child)
 	return nil
 }
@@ -217,12 +219,12 @@ func (p *Process) startCopy(s *Shell, sp *shellProc, script string) error {
 	}
 	in := os.DevNull
 	if p.stdin != nil {
-		in = p.group.Dir() + "/" + strconv.Itoa(p.stdin.fileNumber)
+		in = p.group.Dir() + "/" + strconv.Itoa(p.stdin.FileNumber())
 	}
 	s.seq++
 	tag := strconv.Itoa(s.seq)
 	end := time.Now().Add(bootTimeout)
-	sp.sendBy(end, fmt.Sprintf("\\__trl_j %s %d %d %d %d %d %s\n", in, p.pipes.writeEnd(0), p.pipes.writeEnd(1), text.FileNumber, status.FileNumber, p.startGate.FileNumber, tag))
+	sp.sendBy(end, fmt.Sprintf("\\__trl_j %s %d %d %d %d %d %s\n", in, p.pipes.WriteEnd(0), p.pipes.WriteEnd(1), text.FileNumber, status.FileNumber, p.startGate.FileNumber, tag))
 	r, ok := sp.awaitVerb('j', tag, end)
 	if !ok {
 		return fmt.Errorf("shell did not start a copy: %w", ErrShellGone)
@@ -285,7 +287,7 @@ func waitPidfd(f *os.File) {
 // finish ends a process: it waits for the last output and then closes exited.
 func (p *Process) finish() {
 	p.closeFiles()
-	p.pipes.closeWriters()
+	p.pipes.CloseWriters()
 	p.copier.CatchUp(catchUpBound)
 	p.removeScope()
 	close(p.exited)
@@ -320,12 +322,12 @@ func (p *Process) Status() own.Status { return p.status }
 // Input adds to the process's stdin. It never waits.
 func (p *Process) Input(b []byte, eof bool) error {
 	if p.stdin == nil || p.hasExited() {
-		return ErrStdinClosed
+		return stream.ErrStdinClosed
 	}
-	if p.stdin.pending()+int64(len(b)) > maxPendingInput {
+	if p.stdin.Pending()+int64(len(b)) > maxPendingInput {
 		return ErrStdinFull
 	}
-	if err := p.stdin.add(b, eof); err != nil {
+	if err := p.stdin.Add(b, eof); err != nil {
 		return err
 	}
 	select {
@@ -339,10 +341,10 @@ func (p *Process) Input(b []byte, eof bool) error {
 // stdin buffer itself, and the end of the process need not wait for it.
 func (p *Process) feed() {
 	defer close(p.feederDone)
-	defer p.stdin.close()
+	defer p.stdin.Close()
 	for {
-		for p.stdin.feed() {
-			if !p.stdin.awaitRoom(p.exited) {
+		for p.stdin.Feed() {
+			if !p.stdin.AwaitRoom(p.exited) {
 				return
 			}
 		}

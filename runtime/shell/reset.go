@@ -164,7 +164,7 @@ func (s *Shell) dispose() {
 
 // Forget drops all that is kept for a closed session, above all the output of its commands.
 func (s *Shell) Forget() {
-	s.streamLogs.close()
+	s.streamLogs.Close()
 	if s.state != nil {
 		s.state.sessionLog.Close()
 	}

@@ -13,8 +13,8 @@ import (
 	"trl/protocol"
 	"trl/runtime/descriptor"
 	"trl/runtime/dialect"
-	"trl/runtime/journal"
 	"trl/runtime/own"
+	"trl/runtime/stream"
 )
 
 // run is one attempt of Shell.Run to run a command. One goroutine uses it, in one poll loop, without locks.
@@ -28,11 +28,11 @@ type run struct {
 	fds    [6]unix.PollFd
 
 	scope     own.KeptScope // holds what the command started, and the shell, unless the shell was moved out
-	pipes     *outputPipes
-	out       Copier       // for Step and Exact only
-	stdin     *stdinBuffer // the command's stdin; nil if it has none
-	stdinMore bool         // the pipe has not taken all of the stdin
-	remaining []int        // pids in the scope, without the shell, when the command had ended
+	pipes     *stream.Pipes
+	out       stream.Copier // for Step and Exact only
+	stdin     *stream.Stdin // the command's stdin; nil if it has none
+	stdinMore bool          // the pipe has not taken all of the stdin
+	remaining []int         // pids in the scope, without the shell, when the command had ended
 	prelude
 
 	began    time.Time
@@ -75,11 +75,11 @@ type meter struct {
 // attempt runs c in the present shell process. If the shell died before it read the command's line, the command has not run.
 // attempt then returns the command's output pipes as unread, and the caller attempts the command again with them. Otherwise unread
 // is nil.
-func (s *Shell) attempt(c *Command, again *outputPipes) (o Outcome, unread *outputPipes) {
+func (s *Shell) attempt(c *Command, again *stream.Pipes) (o Outcome, unread *stream.Pipes) {
 	s.seq++
 	r := &run{s: s, c: c, p: s.p, number: s.seq, seq: strconv.Itoa(s.seq), scope: s.p.scope, pipes: again}
-	buf := chunks.Get().(*[]byte)
-	defer chunks.Put(buf)
+	buf := stream.GetBuffer()
+	defer stream.PutBuffer(buf)
 	r.buf = *buf
 	defer r.close()
 	c.setTarget(watchdogTarget{s, r.p, r.scope})
@@ -112,7 +112,7 @@ func (s *Shell) attempt(c *Command, again *outputPipes) (o Outcome, unread *outp
 }
 
 // passOnPipes returns the output pipes to the caller, who owns them from then on.
-func (r *run) passOnPipes() *outputPipes {
+func (r *run) passOnPipes() *stream.Pipes {
 	l := r.pipes
 	r.pipes = nil
 	return l
@@ -122,25 +122,25 @@ func (r *run) passOnPipes() *outputPipes {
 func (r *run) start() error {
 	s, c, p := r.s, r.c, r.p
 	if r.pipes == nil {
-		if s.pipes != nil && s.pipes.log.Broken() {
+		if s.pipes != nil && s.pipes.Log().Broken() {
 			s.closePipes()
 		}
 		if r.pipes, s.pipes = s.pipes, nil; r.pipes == nil {
 			var err error
-			if r.pipes, err = newOutputPipes(s.currentGroup(), &s.streamLogs, false); err != nil {
+			if r.pipes, err = stream.NewPipes(s.currentGroup(), s.streamLogs, false); err != nil {
 				return err
 			}
 		}
-		r.pipes.log.attachJournal(c.Journal, c.Head, c.Tail)
+		r.pipes.Log().AttachJournal(c.Journal, c.Head, c.Tail)
 	}
-	r.copyFrom(r.pipes)
+	r.out.PollPipes(r.c.Journal, r.pipes, &r.s.pipeCalls)
 	stdin := p.stdin()
 	var err error
 	if r.stdin, err = c.makeStdin(s.currentGroup()); err != nil {
 		return err
 	}
 	if r.stdin != nil {
-		stdin = s.currentGroup().Dir() + "/" + strconv.Itoa(r.stdin.fileNumber)
+		stdin = s.currentGroup().Dir() + "/" + strconv.Itoa(r.stdin.FileNumber())
 		r.feed()
 	}
 	files := r.redirections(stdin)
@@ -180,11 +180,11 @@ func (r *run) start() error {
 		r.measure()
 	}
 	if s.entries != nil {
-		rec := SavedCommand{Seq: r.number, Sent: r.sent, Scope: r.scope.Number(), Pipes: r.pipes.saved(), Span: c.Journal.Span(), UsedBefore: r.savedUsage()}
+		rec := SavedCommand{Seq: r.number, Sent: r.sent, Scope: r.scope.Number(), Pipes: r.pipes.Saved(), Span: c.Journal.Span(), UsedBefore: r.savedUsage()}
 		if r.stdin != nil {
-			rec.Stdin = r.stdin.files
+			rec.Stdin = r.stdin.Files()
 		}
-		rec.Before = heldFiles(r.beforeHeld, r.beforeFD)
+		rec.Before = stream.HeldFiles(r.beforeHeld, r.beforeFD)
 		rec.Snapshot, rec.Current = s.state.askedFor()
 		r.saved = rec
 		r.writeEntry()
@@ -219,7 +219,7 @@ func (r *run) resume() error {
 	}
 	r.scope, r.pipes, r.stdin, r.number, r.seq, r.sent = res.scope, res.pipes, r.c.stdin, res.Seq, strconv.Itoa(res.Seq), res.Sent
 	r.c.setTarget(watchdogTarget{r.s, r.p, r.scope})
-	r.copyFrom(r.pipes)
+	r.out.PollPipes(r.c.Journal, r.pipes, &r.s.pipeCalls)
 	if r.stdin != nil {
 		r.feed()
 	}
@@ -256,7 +256,7 @@ func (r *run) redirections(stdin string) string {
 		b = append(append(b, ` <`...), stdin...)
 	}
 	for i, op := range [...]string{` >"$__trl_p/`, ` 2>"$__trl_p/`} {
-		b = strconv.AppendInt(append(b, op...), int64(r.pipes.writeEnd(i)), 10)
+		b = strconv.AppendInt(append(b, op...), int64(r.pipes.WriteEnd(i)), 10)
 		b = append(b, '"')
 	}
 	return string(b)
@@ -264,9 +264,9 @@ func (r *run) redirections(stdin string) string {
 
 // feed writes to the command's stdin what its pipe takes now.
 func (r *run) feed() {
-	r.s.pipeCalls.enter()
-	defer r.s.pipeCalls.leave()
-	r.stdinMore = r.stdin.feed()
+	r.s.pipeCalls.Enter()
+	defer r.s.pipeCalls.Leave()
+	r.stdinMore = r.stdin.Feed()
 }
 
 // ended tells whether the run waits for nothing but output.
@@ -309,10 +309,10 @@ func (r *run) wait() []unix.PollFd {
 		r.fds[pollControl].Fd = -1
 	}
 	if r.c.Journal.Room() {
-		r.fds[pollOut], r.fds[pollErr] = r.out.pollFD(0), r.out.pollFD(1)
+		r.fds[pollOut], r.fds[pollErr] = r.out.PollFD(0), r.out.PollFD(1)
 	}
-	if r.stdinMore && !r.stdin.noReaderYet() {
-		r.fds[pollIn] = unix.PollFd{Fd: int32(r.stdin.writer()), Events: unix.POLLOUT}
+	if r.stdinMore && !r.stdin.NoReaderYet() {
+		r.fds[pollIn] = unix.PollFd{Fd: int32(r.stdin.WriteEnd()), Events: unix.POLLOUT}
 	}
 	r.measure()
 	r.watchFDs()
@@ -324,12 +324,12 @@ func (r *run) wait() []unix.PollFd {
 func (r *run) watchFDs() {
 	in := -1
 	if r.stdinMore {
-		in = r.stdin.writer()
+		in = r.stdin.WriteEnd()
 	}
 	r.s.poll.watch([slots]watchedFDs{
 		slotSession: {r.s, [2]int{r.s.wakeFD, -1}},
 		slotShell:   {r.p, [2]int{r.p.ctlR, r.p.child.Pidfd()}},
-		slotPipes:   {r.pipes, r.pipes.r},
+		slotPipes:   {r.pipes, r.pipes.ReadEnds()},
 		slotStdin:   {r.stdin, [2]int{in, -1}},
 	})
 }
@@ -342,7 +342,7 @@ func (r *run) nextTimer() time.Duration {
 			at = t
 		}
 	}
-	if r.stdinMore && !r.died && !r.reported && r.stdin.noReaderYet() {
+	if r.stdinMore && !r.died && !r.reported && r.stdin.NoReaderYet() {
 		soonest(time.Now().Add(r.stdinReaderPause()))
 	}
 	if r.p.flood.pauses() {
@@ -385,14 +385,14 @@ func (r *run) handleEvents(fds []unix.PollFd) {
 		r.died = true
 		r.readReports() // the shell may have reported before it died
 	}
-	for i := range r.out.count {
+	for i := range 2 {
 		// An aborted shell reports before the processes that it waited for have ended, and these may still write output.
 		goesOn := r.abort != nil || !r.reported && !r.died
 		if goesOn && fds[pollOut+i].Revents != 0 && r.out.Step(i, r.buf) > 0 {
 			r.lastOut = time.Now()
 		}
 	}
-	if r.stdin != nil && (fds[pollIn].Revents != 0 || fds[pollWake].Revents != 0 || r.stdinMore && r.stdin.noReaderYet()) {
+	if r.stdin != nil && (fds[pollIn].Revents != 0 || fds[pollWake].Revents != 0 || r.stdinMore && r.stdin.NoReaderYet()) {
 		r.feed()
 	}
 	asked := r.c.requests()
@@ -492,22 +492,13 @@ func (r *run) finish() Outcome {
 	o.Dir = s.Dir()
 	switch {
 	case r.pipes == nil: // leavePipes gave them to a Copier
-	case len(r.remaining) == 0 && !o.Died && r.abort == nil && r.pipes.isOpen(): // no other process has these pipes
+	case len(r.remaining) == 0 && !o.Died && r.abort == nil && r.pipes.IsOpen(): // no other process has these pipes
 		r.c.Journal.Close()
 		s.pipes = r.passOnPipes()
 	default:
 		r.leavePipes(nil)
 	}
 	return o
-}
-
-// copyFrom makes the command's output pipes the sources of its Copier.
-func (r *run) copyFrom(l *outputPipes) {
-	r.out.journal.Store(r.c.Journal)
-	r.out.calls = &r.s.pipeCalls
-	for i, fd := range l.r {
-		r.out.add(source{stream: journal.Stdout + journal.Stream(i), fd: fd, eof: fd < 0})
-	}
 }
 
 // waitForRoom returns when the journal may have room, and false when the session closes. A client that does not read keeps
@@ -527,21 +518,15 @@ const lingerQuiet, lingerMax = 10 * time.Millisecond, 100 * time.Millisecond
 
 // leavePipes gives the pipes that another process still holds to a Copier with goroutines, and closes the journal if there
 // are none. The next command gets other output pipes. scope holds the processes that the command left running; nil: unknown.
-func (r *run) leavePipes(scope own.KeptScope) *Copier {
+func (r *run) leavePipes(scope own.KeptScope) *stream.Copier {
 	r.s.poll.unwatch(slotPipes)
-	pipes, late := r.passOnPipes(), newCopier(r.c.Journal)
-	r.s.pipeCalls.enter() // closing the last descriptor of a pipe's end takes the pipe's lock, and without a keeper ours is the last
-	pipes.closeWriters()
-	fds := []unix.PollFd{r.out.pollFD(0), r.out.pollFD(1)}
-	descriptor.Poll(fds)
-	for i, fd := range fds {
-		if fd.Fd < 0 || fd.Revents&(unix.POLLHUP|unix.POLLIN) == unix.POLLHUP { // this pipe has ended
-			descriptor.Close(&pipes.r[i])
-		}
-	}
-	r.s.pipeCalls.leave()
-	_ = late.takePipes(pipes) // it closes a pipe that it cannot take
-	late.afterEOF, late.scope = r.s.outputReleased, scope
+	pipes, late := r.passOnPipes(), stream.NewCopier(r.c.Journal)
+	r.s.pipeCalls.Enter() // closing the last descriptor of a pipe's end takes the pipe's lock, and without a keeper ours is the last
+	pipes.CloseWriters()
+	r.out.CloseEnded(pipes)
+	r.s.pipeCalls.Leave()
+	_ = late.TakePipes(pipes) // it closes a pipe that it cannot take
+	late.AfterEOF, late.Scope = r.s.outputReleased, scope
 	r.c.mu.Lock()
 	r.c.copier = late
 	r.c.mu.Unlock()
@@ -565,7 +550,7 @@ func (r *run) envAndDirScripts() (before, after string) {
 	}
 	complaints := os.DevNull
 	if r.pipes != nil {
-		complaints = fmt.Sprintf(`"$__trl_p/%d"`, r.pipes.writeEnd(1))
+		complaints = fmt.Sprintf(`"$__trl_p/%d"`, r.pipes.WriteEnd(1))
 	}
 	return dialect.WithEnvAndDir(r.p.dialect, r.c.Env, r.c.Dir, complaints)
 }
@@ -581,6 +566,6 @@ func (r *run) close() {
 		r.s.currentGroup().Drop(r.beforeHeld...)
 	}
 	if r.pipes != nil {
-		r.pipes.close()
+		r.pipes.Close()
 	}
 }

@@ -24,6 +24,8 @@ import (
 	"trl/runtime/own"
 	"trl/runtime/procfs"
 	"trl/runtime/sessionlog"
+	"trl/runtime/slowfs"
+	"trl/runtime/stream"
 )
 
 // ShellConfig configures a session's shell.
@@ -50,7 +52,7 @@ type Shell struct {
 	state *state
 	turn  chan struct{} // holds one element while nobody has the shell's turn
 
-	streamLogs streamLogs // open until Forget
+	streamLogs *stream.Logs // open until Forget
 	restore    atomic.Bool
 	closing    atomic.Bool
 
@@ -65,11 +67,11 @@ type Shell struct {
 
 	// The holder of turn owns the fields below.
 	seq       int
-	poll      *poller      // Run waits in it
-	wakeFD    int          // eventfd that wakes Run
-	pipeCalls pipeCalls    // any goroutine may read it
-	gauge     *own.Gauge   // of group; nil before its first command
-	pipes     *outputPipes // for the next command; nil: that command makes them
+	poll      *poller       // Run waits in it
+	wakeFD    int           // eventfd that wakes Run
+	pipeCalls stream.Calls  // any goroutine may read it
+	gauge     *own.Gauge    // of group; nil before its first command
+	pipes     *stream.Pipes // for the next command; nil: that command makes them
 
 	leftovers
 	saving
@@ -80,9 +82,9 @@ type Shell struct {
 
 // leftovers are the scopes and Copiers of processes that ended commands left running.
 type leftovers struct {
-	leftScopes      []own.KeptScope // guarded by Shell.mu; scopes of processes that commands left running, until removeEmptyScopes
-	leftScopesLimit int             // leaveScope calls removeEmptyScopes when leftScopes is longer; owned by the holder of turn
-	copiers         []*Copier       // guarded by Shell.mu; they copy the output of these processes
+	leftScopes      []own.KeptScope  // guarded by Shell.mu; scopes of processes that commands left running, until removeEmptyScopes
+	leftScopesLimit int              // leaveScope calls removeEmptyScopes when leftScopes is longer; owned by the holder of turn
+	copiers         []*stream.Copier // guarded by Shell.mu; they copy the output of these processes
 }
 
 // saving keeps the session log's entry for the shell current.
@@ -120,9 +122,9 @@ func (b *Base) OpenShell(ctx context.Context, c ShellConfig) (*Shell, error) {
 func (b *Base) newShell(c ShellConfig) *Shell {
 	return &Shell{
 		b: b, cfg: c, turn: make(chan struct{}, 1), wakeFD: -1, procs: map[*Process]struct{}{}, terms: map[*Terminal]struct{}{},
-		streamLogs: streamLogs{readSlots: make(chan struct{}, maxReadSlots), onBreak: func(err error) {
+		streamLogs: stream.NewLogs(func(err error) {
 			b.Log.Warn().Err(err).Str("session", c.ID).Msg("output log takes no more output: a crash of the gateway would lose the output from here on")
-		}},
+		}),
 	}
 }
 
@@ -165,7 +167,7 @@ func (s *Shell) makeChannels(p *shellProc, g own.KeptGroup) (err error) {
 		return fmt.Errorf("control pipe: %w", err)
 	}
 	s.state.setFiles(made[:len(stateFiles)], numbers[0])
-	s.streamLogs.sessionLog, s.streamLogs.sessionLogNumber = s.state.sessionLog, numbers[0]
+	s.streamLogs.SetSessionLog(s.state.sessionLog, numbers[0])
 	p.setChannels(g, made[len(stateFiles):], numbers[1])
 	return s.makePoller()
 }
@@ -205,7 +207,7 @@ func (s *Shell) spawn(script []byte) (*shellProc, error) {
 // systems (NFS, 9p).
 func (s *Shell) openDir(pid int) int {
 	path := procfs.Path(pid, "/cwd")
-	fd, err := Ask(Question{Who: s.cfg.ID, Op: "open", Path: path}, func() (openFD, error) {
+	fd, err := slowfs.Ask(slowfs.Question{Who: s.cfg.ID, Op: "open", Path: path}, func() (openFD, error) {
 		fd, err := unix.Open(path, unix.O_PATH|unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
 		return openFD(fd), err
 	})
@@ -277,7 +279,7 @@ func (s *Shell) Prepare() {
 	<-s.turn
 	defer func() { s.turn <- struct{}{} }()
 	group := s.currentGroup()
-	s.pipes, _ = newOutputPipes(group, &s.streamLogs, false)
+	s.pipes, _ = stream.NewPipes(group, s.streamLogs, false)
 	s.gauge = group.Gauge()
 }
 
@@ -359,7 +361,7 @@ func (s *Shell) Run(c *Command) Outcome {
 			s.save()
 		}
 	}
-	var again *outputPipes
+	var again *stream.Pipes
 	var lost []string
 	restored := false
 	if s.restorePostponed && !s.closing.Load() {
@@ -395,7 +397,7 @@ func (s *Shell) Run(c *Command) Outcome {
 		var after Replaced
 		err := s.restoreShell(p, &after, scarceTimeout)
 		if s.restorePostponed {
-			again.close()
+			again.Close()
 			c.Journal.Close()
 			return Outcome{Err: err, Code: -1}
 		}
@@ -403,11 +405,11 @@ func (s *Shell) Run(c *Command) Outcome {
 			break
 		}
 		restored, lost = true, Union(lost, after.Lost)
-		again.discard()
+		again.Discard()
 	}
 	c.Journal.Close()
 	if again != nil {
-		again.close()
+		again.Close()
 	}
 	return Outcome{Err: ErrShellGone, Code: -1, Died: true}
 }
@@ -426,7 +428,7 @@ func (s *Shell) wake() {
 func (s *Shell) closePipes() {
 	if s.pipes != nil {
 		s.poll.unwatch(slotPipes)
-		s.pipes.close()
+		s.pipes.Close()
 		s.pipes = nil
 	}
 }
@@ -467,7 +469,7 @@ const maxLeftScopes = 8
 func (s *Shell) removeEmptyScopes() (still int) {
 	s.mu.Lock()
 	left := slices.DeleteFunc(slices.Clone(s.leftScopes), func(c own.KeptScope) bool {
-		return slices.ContainsFunc(s.copiers, func(late *Copier) bool { return late.scope == c && !late.hasEnded() })
+		return slices.ContainsFunc(s.copiers, func(late *stream.Copier) bool { return late.Scope == c && !late.HasEnded() })
 	})
 	s.mu.Unlock()
 	return s.removeScopes(left...)
@@ -484,18 +486,18 @@ func (s *Shell) removeScopes(scopes ...own.KeptScope) (still int) {
 
 // outputReleased is called when the outputs of a command that left processes running have ended. These processes are then often
 // about to exit, so the Copier's goroutine tries for a moment to remove their scope. If they live on, a later command checks them.
-func (s *Shell) outputReleased(late *Copier) {
+func (s *Shell) outputReleased(late *stream.Copier) {
 	for pause := time.Millisecond; pause < 100*time.Millisecond; pause *= 4 {
 		s.mu.Lock()
-		there := slices.Contains(s.leftScopes, late.scope)
+		there := slices.Contains(s.leftScopes, late.Scope)
 		s.mu.Unlock()
 		if !there {
 			return
 		}
-		s.removeScopes(late.scope)
+		s.removeScopes(late.Scope)
 		select {
 		case <-time.After(pause):
-		case <-late.stop:
+		case <-late.Stopped():
 			return
 		}
 	}
@@ -509,10 +511,10 @@ func (s *Shell) currentGroup() own.KeptGroup {
 }
 
 // addCopier adds the Copier of an ended command's pipes, and removes the Copiers that have ended.
-func (s *Shell) addCopier(late *Copier) {
+func (s *Shell) addCopier(late *stream.Copier) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.copiers = slices.DeleteFunc(s.copiers, func(c *Copier) bool { return c.hasEnded() })
+	s.copiers = slices.DeleteFunc(s.copiers, func(c *stream.Copier) bool { return c.HasEnded() })
 	s.copiers = append(s.copiers, late)
 }
 
@@ -528,6 +530,10 @@ func (s *Shell) Background() []int {
 	})
 	return pids
 }
+
+// CloseLogs closes the gateway's session log file of a session that has ended, after its end was written down. From then on only
+// the keeper has that file open.
+func (s *Shell) CloseLogs() { s.streamLogs.CloseSessionLog(s.currentGroup()) }
 
 // SessionLog returns the log in which the session's owner writes entries for the next gateway.
 func (s *Shell) SessionLog() *sessionlog.Log { return s.state.sessionLog }

@@ -23,6 +23,7 @@ import (
 	"trl/runtime/host"
 	"trl/runtime/journal"
 	"trl/runtime/procfs"
+	"trl/runtime/stream"
 )
 
 // shells are the shells that this machine has. CI installs all four.
@@ -321,7 +322,7 @@ func TestStdin(t *testing.T) {
 		if r := s.wait(done); r.out != "got-first\na\nb\n" {
 			t.Fatalf("%q %q", r.out, r.err)
 		}
-		if err := c.Input([]byte("x"), false); err != ErrStdinClosed {
+		if err := c.Input([]byte("x"), false); err != stream.ErrStdinClosed {
 			t.Fatal(err)
 		}
 		s.want("echo ok", "ok\n")
@@ -499,7 +500,7 @@ func TestBrokenOutputLogIsTold(t *testing.T) {
 	h.Log = zerolog.New(zerolog.SyncWriter(&said))
 	s := openSession(t, h, "/bin/bash")
 	s.want("echo whole", "whole\n")
-	for _, fd := range s.pipes.log.Fds() {
+	for _, fd := range s.pipes.Log().Fds() {
 		if _, err := unix.FcntlInt(uintptr(fd), unix.F_ADD_SEALS, unix.F_SEAL_GROW); err != nil {
 			t.Fatal(err)
 		}

@@ -20,6 +20,7 @@ import (
 	"trl/runtime/dialect"
 	"trl/runtime/own"
 	"trl/runtime/procfs"
+	"trl/runtime/stream"
 )
 
 // bootTimeout is how long a shell's start may take. It usually takes 2 ms; the limit is long so that an overloaded machine loses no
@@ -41,15 +42,15 @@ type shellProc struct {
 	argv         []string      // set once
 	held         []int         // the keeper's numbers for script, ctlR, ctlW and text; nil before setChannels
 	lines        []byte
-	flood        flood      // limits how fast lines are read
-	exit         *int       // the status that the EXIT trap reported; nil before
-	exitIsWhole  bool       // the EXIT trap ran outside of functions, so its snapshot is the shell's last state
-	stateStatus  *int       // what the state's script reported at its end: 0, or 1 if it could not enter the directory; nil: no report
-	textSize     int        // upper bound of the size of text
-	traps        bool       // the shell may have traps that would run for our lines; false until its first command
-	stdinPath    string     // path of the shell's stdin in /proc, used by stdin
-	poll         *poller    // the session's poller, used by wait
-	pipeCalls    *pipeCalls // the session's counter, see pipeCalls
+	flood        flood         // limits how fast lines are read
+	exit         *int          // the status that the EXIT trap reported; nil before
+	exitIsWhole  bool          // the EXIT trap ran outside of functions, so its snapshot is the shell's last state
+	stateStatus  *int          // what the state's script reported at its end: 0, or 1 if it could not enter the directory; nil: no report
+	textSize     int           // upper bound of the size of text
+	traps        bool          // the shell may have traps that would run for our lines; false until its first command
+	stdinPath    string        // path of the shell's stdin in /proc, used by stdin
+	poll         *poller       // the session's poller, used by wait
+	pipeCalls    *stream.Calls // the session's counter, see pipeCalls
 }
 
 // Indexes of shellProc.held.
@@ -281,8 +282,8 @@ func (p *shellProc) send(line string) { _ = p.write([]byte(line)) }
 // write writes one line, whole or not at all.
 func (p *shellProc) write(line []byte) error {
 	crashpoint.Here("before a line")
-	p.pipeCalls.enter()
-	defer p.pipeCalls.leave()
+	p.pipeCalls.Enter()
+	defer p.pipeCalls.Leave()
 	_, err := unix.Write(p.script, line)
 	return err
 }
@@ -330,8 +331,8 @@ func (p *shellProc) hasReadText() bool {
 
 // unread returns how many bytes in the script channel the shell has not read.
 func (p *shellProc) unread() int {
-	p.pipeCalls.enter()
-	defer p.pipeCalls.leave()
+	p.pipeCalls.Enter()
+	defer p.pipeCalls.Leave()
 	n, err := unix.IoctlGetInt(p.script, unix.TIOCINQ)
 	if err != nil {
 		return 0
@@ -371,9 +372,9 @@ func (p *shellProc) next() (report, bool) {
 			return report{}, false
 		}
 		var buf [512]byte
-		p.pipeCalls.enter()
+		p.pipeCalls.Enter()
 		n, err := unix.Read(p.ctlR, buf[:])
-		p.pipeCalls.leave()
+		p.pipeCalls.Leave()
 		if err == unix.EINTR {
 			continue
 		}

@@ -13,6 +13,7 @@ import (
 	"trl/runtime/dialect"
 	"trl/runtime/journal"
 	"trl/runtime/own"
+	"trl/runtime/stream"
 )
 
 // TerminalSpec describes a terminal.
@@ -33,30 +34,30 @@ type Terminal struct {
 	b          *Base
 	scope      own.KeptScope
 	pid        int
-	pty        *pty
+	pty        *stream.PTY
 	journal    *journal.Journal
-	stdin      *stdinBuffer
-	inputToken chan struct{} // one token: the stdin buffer has more than the PTY took
-	copier     *Copier       // copies the output, and closes the journal at its end
-	stop       chan struct{} // closed by close; it ends feedInput
-	inputDone  chan struct{} // closed when feedInput has ended
-	exited     chan struct{} // closed by watch, after all of the output is in the journal
-	scratch    string        // directory to remove at the end; "" for none
-	status     own.Status    // set before exited is closed
+	stdin      *stream.Stdin
+	inputToken chan struct{}  // one token: the stdin buffer has more than the PTY took
+	copier     *stream.Copier // copies the output, and closes the journal at its end
+	stop       chan struct{}  // closed by close; it ends feedInput
+	inputDone  chan struct{}  // closed when feedInput has ended
+	exited     chan struct{}  // closed by watch, after all of the output is in the journal
+	scratch    string         // directory to remove at the end; "" for none
+	status     own.Status     // set before exited is closed
 	saved      SavedTerminal
 }
 
 // SavedTerminal is what the next gateway must know to go on with a terminal.
 type SavedTerminal struct {
-	Pid     int          `json:"pid"`
-	Scope   int          `json:"cell"`
-	PTY     SavedPTY     `json:"line"`
-	Span    journal.Span `json:"span"`
-	Stdin   []HeldFile   `json:"stdin"`
-	Held    []HeldFile   `json:"held,omitempty"`
-	Gate    int          `json:"gate,omitempty"` // a line written to it lets the command run; 0: no command waits
-	Scratch string       `json:"scratch,omitempty"`
-	Lost    []string     `json:"lost,omitempty"` // parts of the session's state that the terminal does not have
+	Pid     int               `json:"pid"`
+	Scope   int               `json:"cell"`
+	PTY     stream.SavedPTY   `json:"line"`
+	Span    journal.Span      `json:"span"`
+	Stdin   []stream.HeldFile `json:"stdin"`
+	Held    []stream.HeldFile `json:"held,omitempty"`
+	Gate    int               `json:"gate,omitempty"` // a line written to it lets the command run; 0: no command waits
+	Scratch string            `json:"scratch,omitempty"`
+	Lost    []string          `json:"lost,omitempty"` // parts of the session's state that the terminal does not have
 }
 
 // PrepareTerminal opens a terminal in the session's present directory, with the session's exported variables. If it runs a command
@@ -86,13 +87,13 @@ func (s *Shell) PrepareTerminal(spec TerminalSpec) (*Terminal, error) {
 		return nil, err
 	}
 	t := newTerminal(s.b, group, scope, spec.Journal)
-	if t.pty, err = newPTY(group, &s.streamLogs, spec.Cols, spec.Rows); err == nil {
-		t.pty.log.attachJournal(t.journal, 0, 0)
-		if t.stdin, err = newStdinBuffer(group, true); err == nil {
+	if t.pty, err = stream.NewPTY(group, s.streamLogs, spec.Cols, spec.Rows); err == nil {
+		t.pty.Log().AttachJournal(t.journal, 0, 0)
+		if t.stdin, err = stream.NewStdin(group, true); err == nil {
 			var child own.KeptChild
 			if child, err = t.spawn(s, sp, cfg, spec, free, named, here); err == nil {
 				t.saved = SavedTerminal{
-					Pid: t.pid, Scope: scope.Number(), PTY: t.pty.saved(), Span: t.journal.Span(), Stdin: t.stdin.files,
+					Pid: t.pid, Scope: scope.Number(), PTY: t.pty.Saved(), Span: t.journal.Span(), Stdin: t.stdin.Files(),
 					Held: t.heldFiles, Gate: t.startGate.HeldW, Scratch: t.scratch, Lost: t.saved.Lost,
 				}
 				s.addTerminal(t, child)
@@ -115,10 +116,10 @@ func (t *Terminal) Start() { t.openGate() }
 
 func newTerminal(b *Base, group own.KeptGroup, scope own.KeptScope, j *journal.Journal) *Terminal {
 	t := &Terminal{
-		b: b, heldResources: heldResources{owner: "terminal", group: group}, scope: scope, journal: j, inputToken: make(chan struct{}, 1), copier: newCopier(j), stop: make(chan struct{}),
+		b: b, heldResources: heldResources{owner: "terminal", group: group}, scope: scope, journal: j, inputToken: make(chan struct{}, 1), copier: stream.NewCopier(j), stop: make(chan struct{}),
 		inputDone: make(chan struct{}), exited: make(chan struct{}),
 	}
-	j.OnRoom(t.copier.onRoom)
+	j.OnRoom(t.copier.OnRoom)
 	return t
 }
 
@@ -159,7 +160,7 @@ func (t *Terminal) spawn(s *Shell, sp *shellProc, cfg ShellConfig, spec Terminal
 	if err != nil {
 		return nil, err
 	}
-	dup, err := unix.FcntlInt(uintptr(t.pty.slave), unix.F_DUPFD_CLOEXEC, 3)
+	dup, err := unix.FcntlInt(uintptr(t.pty.Slave()), unix.F_DUPFD_CLOEXEC, 3)
 	if err != nil {
 		return nil, err
 	}
@@ -175,7 +176,7 @@ func (t *Terminal) spawn(s *Shell, sp *shellProc, cfg ShellConfig, spec Terminal
 
 // addTerminal starts the terminal's goroutines and adds it to the session.
 func (s *Shell) addTerminal(t *Terminal, child own.KeptChild) {
-	t.copier.usePTY(t.pty)
+	t.copier.UsePTY(t.pty)
 	t.copier.Start()
 	go func() { // ends when stop is closed; close waits for it
 		defer close(t.inputDone)
@@ -193,7 +194,7 @@ func (s *Shell) addTerminal(t *Terminal, child own.KeptChild) {
 func (t *Terminal) watch(s *Shell) {
 	<-t.child.Exited()
 	t.status = t.child.Status()
-	t.pty.closeSlave()
+	t.pty.CloseSlave()
 	t.copier.CatchUp(catchUpBound)
 	t.close()
 	s.removeScope(t.scope)
@@ -208,13 +209,13 @@ func (t *Terminal) close() {
 	close(t.stop)
 	t.copier.Stop()
 	if t.pty != nil {
-		t.pty.close()
+		t.pty.Close()
 	}
 	if t.pid != 0 { // otherwise feedInput was never started
 		<-t.inputDone
 	}
 	if t.stdin != nil {
-		t.stdin.close()
+		t.stdin.Close()
 	}
 	t.closeFiles()
 	t.clear()
@@ -230,7 +231,7 @@ func (t *Terminal) clear() {
 func (t *Terminal) Release() {
 	t.release()
 	if t.pty != nil {
-		t.pty.release()
+		t.pty.Release()
 	}
 }
 
@@ -247,10 +248,10 @@ func (t *Terminal) Exited() <-chan struct{} { return t.exited }
 func (t *Terminal) Status() own.Status { return t.status }
 
 // Resize sets the terminal's size.
-func (t *Terminal) Resize(cols, rows int) error { return t.pty.resize(cols, rows) }
+func (t *Terminal) Resize(cols, rows int) error { return t.pty.Resize(cols, rows) }
 
 // Size returns the terminal's size.
-func (t *Terminal) Size() (cols, rows int) { return t.pty.size() }
+func (t *Terminal) Size() (cols, rows int) { return t.pty.Size() }
 
 // maxLine is the longest line that the kernel keeps in line mode (N_TTY_BUF_SIZE less one). It drops the rest without an error.
 const maxLine = 4095
@@ -275,27 +276,20 @@ func longestLine(p []byte, ends string) (most int) {
 // survives the gateway.
 func (t *Terminal) Input(p []byte) error {
 	if len(p) > maxLine {
-		if on, ends := t.pty.canonicalMode(); on && longestLine(p, ends) > maxLine {
+		if on, ends := t.pty.CanonicalMode(); on && longestLine(p, ends) > maxLine {
 			return ErrLongLine
 		}
 	}
-	if t.stdin.pending()+int64(len(p)) > maxPendingInput {
+	if t.stdin.Pending()+int64(len(p)) > maxPendingInput {
 		return ErrStdinFull
 	}
-	if err := t.stdin.add(p, false); err != nil {
+	if err := t.stdin.Add(p, false); err != nil {
 		return err
 	}
-	if t.feedPTY() {
+	if t.pty.TryFeed(t.stdin) {
 		putToken(t.inputToken)
 	}
 	return nil
-}
-
-// feedPTY moves input to the PTY by splice. It returns true if the PTY takes no more now or another goroutine is feeding it.
-func (t *Terminal) feedPTY() (more bool) {
-	more = true
-	_ = t.pty.raw.Control(func(fd uintptr) { more = t.stdin.tryFeedTTY(int(fd)) })
-	return more
 }
 
 // feedInput moves the input that Input could not move. It is the body of a goroutine.
@@ -306,7 +300,7 @@ func (t *Terminal) feedInput() {
 		case <-t.stop:
 			return
 		}
-		if t.pty.raw.Write(func(fd uintptr) bool { return !t.stdin.feedTTY(int(fd)) }) != nil {
+		if t.pty.Feed(t.stdin) != nil {
 			return // closed
 		}
 	}
@@ -368,13 +362,13 @@ func (a *Adoption) Terminal(r SavedTerminal, j *journal.Journal) (*Terminal, err
 	t := newTerminal(a.b, a.from.Group, a.scope(r.Scope), j)
 	t.pid, t.saved, t.scratch = r.Pid, r, r.Scratch
 	var err error
-	if t.pty, err = a.pty(r.PTY); err != nil {
+	if t.pty, err = a.PTY(r.PTY); err != nil {
 		j.Close()
 		return nil, err
 	}
-	if t.stdin = a.stdin(r.Stdin); t.stdin == nil {
-		t.pty.close()
-		t.pty.release()
+	if t.stdin = a.Stdin(r.Stdin); t.stdin == nil {
+		t.pty.Close()
+		t.pty.Release()
 		j.Close()
 		return nil, ErrShellGone
 	}
@@ -391,36 +385,4 @@ func (a *Adoption) EndedTerminal(r SavedTerminal, status own.Status) *Terminal {
 	a.shell.removeScope(t.scope)
 	close(t.exited)
 	return t
-}
-
-func (a *Adoption) pty(r SavedPTY) (*pty, error) {
-	if len(r.Files) != 4 {
-		return nil, errors.New("keeper does not hold the terminal")
-	}
-	l := &pty{group: a.from.Group, files: r.Files, heldNumbers: make([]int, 4)}
-	var fds [4]int
-	for i, f := range r.Files {
-		fds[i] = a.takeFile(f)
-		if l.heldNumbers[i] = f.Number; fds[i] < 0 {
-			l.heldNumbers[i] = -1
-		}
-	}
-	l.slave, l.r, l.w = fds[1], fds[2], fds[3]
-	out, err := a.openLog(r.Log)
-	if err == nil {
-		l.log = out
-		err = l.setMaster(fds[0])
-	}
-	if err == nil && (l.r < 0 || l.w < 0) {
-		err = errors.New("keeper does not hold the pipe of the terminal")
-	}
-	if err != nil {
-		l.close()
-		l.release()
-		return nil, err
-	}
-	out.mu.Lock()
-	out.done = false
-	out.mu.Unlock()
-	return l, nil
 }

@@ -11,6 +11,7 @@ import (
 
 	"trl/runtime/dialect"
 	"trl/runtime/own"
+	"trl/runtime/slowfs"
 )
 
 // This file starts a terminal's shell. The shell prints our marks: escape sequences around the prompt, the command line and the
@@ -103,7 +104,7 @@ func (s *Shell) findShell(text string) (namedShell, error) {
 	default:
 		return namedShell{}, nil
 	}
-	return Ask(Question{Who: s.cfg.ID, Op: OpLookUp, Path: path}, func() (namedShell, error) {
+	return slowfs.Ask(slowfs.Question{Who: s.cfg.ID, Op: slowfs.OpLookUp, Path: path}, func() (namedShell, error) {
 		path, err := exec.LookPath(path)
 		if err != nil { // the session's PATH may have it, so it runs as any other command
 			return namedShell{}, nil
@@ -118,9 +119,6 @@ func (s *Shell) findShell(text string) (namedShell, error) {
 		return namedShell{path, name}, nil
 	})
 }
-
-// OpLookUp is the Op of the PathError for a program whose file system does not answer.
-const OpLookUp = "look up"
 
 // rc puts a startup script with the nonce into a file and returns the path by which the shell opens it.
 func (t *Terminal) rc(text, nonce string) (path string, err error) {

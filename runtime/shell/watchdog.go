@@ -3,12 +3,12 @@ package shell
 import (
 	"os"
 	"strings"
-	"sync/atomic"
 	"syscall"
 	"time"
 
 	"trl/runtime/own"
 	"trl/runtime/procfs"
+	"trl/runtime/stream"
 )
 
 // A watchdog sends a command's signals and ends the command while Run cannot. A process of the session can block Run in a call on a
@@ -21,8 +21,8 @@ type watchdog struct {
 
 // watched has a command's fields for its watchdog. The command's mu guards them.
 type watched struct {
-	pipeCalls        *pipeCalls // the shell's counter, set by attachRun
-	began            time.Time  // when the command began, from which Timeout counts
+	pipeCalls        *stream.Calls // the shell's counter, set by attachRun
+	began            time.Time     // when the command began, from which Timeout counts
 	target           watchdogTarget
 	watchdog         *watchdog   // nil: none runs
 	watchdogTimer    *time.Timer // starts a watchdog when a timeout is over; nil: none
@@ -33,12 +33,6 @@ type watched struct {
 // watchdogInterval is the time between two checks of a watchdog. If Run is in the same call at both and the kernel says that a thread
 // waits for a pipe, Run counts as blocked. The call alone proves nothing: it takes microseconds, but a busy machine can delay it.
 const watchdogInterval = 500 * time.Millisecond
-
-// pipeCalls counts calls that a session can block. The holder of the shell's turn makes them. The count is odd during a call.
-type pipeCalls struct{ n atomic.Uint64 }
-
-func (c *pipeCalls) enter() { c.n.Add(1) }
-func (c *pipeCalls) leave() { c.n.Add(1) }
 
 // watchdogTarget has the processes that a watchdog signals.
 type watchdogTarget struct {
@@ -93,7 +87,7 @@ func (c *Command) watchdogLoop(g *watchdog) {
 	look := time.NewTicker(watchdogInterval)
 	defer look.Stop()
 	var (
-		call  = c.pipeCalls.n.Load()
+		call  = c.pipeCalls.Count()
 		since time.Time // about when the call began that is blocked; zero: none is
 		e     = abort{signalled: signalled{}}
 	)
@@ -105,7 +99,7 @@ func (c *Command) watchdogLoop(g *watchdog) {
 		}
 		now := time.Now()
 		was := call
-		if call = c.pipeCalls.n.Load(); call != was || call%2 == 0 || !waitsForPipe(os.Getpid()) {
+		if call = c.pipeCalls.Count(); call != was || call%2 == 0 || !waitsForPipe(os.Getpid()) {
 			since = time.Time{}
 		} else if since.IsZero() {
 			since = now.Add(-watchdogInterval)

@@ -14,9 +14,9 @@ func (s *session) heldUp(try func()) {
 	s.t.Helper()
 	testkit.Eventually(s.t, "a call on a pipe is held up", func() bool {
 		try()
-		before := s.pipeCalls.n.Load()
+		before := s.pipeCalls.Count()
 		time.Sleep(50 * time.Millisecond)
-		return before%2 == 1 && s.pipeCalls.n.Load() == before
+		return before%2 == 1 && s.pipeCalls.Count() == before
 	})
 }
 

@@ -13,7 +13,7 @@ import (
 	"trl/runtime/keeper/wire"
 	"trl/runtime/own"
 	"trl/runtime/procfs"
-	"trl/runtime/shell"
+	"trl/runtime/slowfs"
 )
 
 // group is a own.KeptGroup.
@@ -112,7 +112,7 @@ func channelsFrom(kinds []own.ChannelKind, numbers, files []int) (made []own.Cha
 // Enterable asks the keeper if the sessions run as another user than we do. Both ways are bounded.
 func (g *group) Enterable(dir string) error {
 	if !g.client.state.OtherUser {
-		return shell.AskEnterable(g.id, dir)
+		return slowfs.Enterable(g.id, dir)
 	}
 	_, _, err := g.client.Call(wire.Message{Op: wire.OpEnter, Group: g.id, Dir: []byte(dir)})
 	if errno := syscall.Errno(0); errors.As(err, &errno) {

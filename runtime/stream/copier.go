@@ -1,4 +1,4 @@
-package shell
+package stream
 
 import (
 	"os"
@@ -14,10 +14,25 @@ import (
 	"trl/runtime/own"
 )
 
+// Calls counts system calls that a session can block. One goroutine at a time makes them. The count is odd during a call.
+type Calls struct{ n atomic.Uint64 }
+
+func (c *Calls) Enter() { c.n.Add(1) }
+func (c *Calls) Leave() { c.n.Add(1) }
+
+// Count returns the count, which is odd during a call.
+func (c *Calls) Count() uint64 { return c.n.Load() }
+
 // chunk is how much is read from a pipe at once: the default capacity of a pipe.
 const chunk = 64 << 10
 
 var chunks = sync.Pool{New: func() any { b := make([]byte, chunk); return &b }}
+
+// GetBuffer returns a buffer for Step and Exact. The caller gives it back to PutBuffer.
+func GetBuffer() *[]byte { return chunks.Get().(*[]byte) }
+
+// PutBuffer takes back what GetBuffer returned.
+func PutBuffer(b *[]byte) { chunks.Put(b) }
 
 // A Copier copies output into a journal: from the pipes of a command or a process, or from a terminal. It pauses while the
 // journal has no room, and it closes the journal when the last source has ended.
@@ -30,12 +45,13 @@ type Copier struct {
 	journal atomic.Pointer[journal.Journal] // nil after the end: an ended Process must not keep the output in memory
 	sources [2]source                       // the first count are used; set before Start
 	count   int                             // set before Start
-	calls   *pipeCalls                      // counts the calls of Step and Exact; nil if Start is used
+	calls   *Calls                          // counts the calls of Step and Exact; nil if Start is used
 
 	readSlots chan struct{} // limits the pipes that a session's Copiers read at once, see maxReadSlots; nil: no limit
 	onEOF     func()        // called when the last source has ended; nil: nothing; set before Start
-	afterEOF  func(*Copier) // called after onEOF, by a goroutine that Stop waits for; nil: nothing; set before Start
-	scope     own.KeptScope // holds the processes that an ended command left running; nil: unknown; set before Start
+
+	AfterEOF func(*Copier) // called when the last source has ended, by a goroutine that Stop waits for; nil: nothing; set before Start
+	Scope    own.KeptScope // holds the processes that an ended command left running; nil: unknown; set before Start
 
 	room      chan struct{} // has an element after the journal may have got room
 	stop      chan struct{} // closed by Stop
@@ -57,12 +73,12 @@ type source struct {
 
 	file  *os.File        // the pipe or terminal that Start reads
 	raw   syscall.RawConn // of file
-	pty   *pty            // nil: a pipe
+	pty   *PTY            // nil: a pipe
 	ended bool            // guarded by Copier.mu
 }
 
-// newCopier returns a Copier for Start.
-func newCopier(j *journal.Journal) *Copier {
+// NewCopier returns a Copier for Start.
+func NewCopier(j *journal.Journal) *Copier {
 	c := &Copier{room: make(chan struct{}, 1), stop: make(chan struct{}), done: make(chan struct{})}
 	c.journal.Store(j)
 	return c
@@ -74,8 +90,8 @@ func (c *Copier) add(s source) {
 	c.count++
 }
 
-// pollFD returns the poll entry of pipe i. After the pipe's end the entry is empty.
-func (c *Copier) pollFD(i int) unix.PollFd {
+// PollFD returns the poll entry of pipe i. After the pipe's end the entry is empty.
+func (c *Copier) PollFD(i int) unix.PollFd {
 	if s := &c.sources[i]; !s.eof {
 		return unix.PollFd{Fd: int32(s.fd), Events: unix.POLLIN}
 	}
@@ -85,9 +101,9 @@ func (c *Copier) pollFD(i int) unix.PollFd {
 // Step copies once from pipe i, at most len(buf) bytes, and returns how many bytes came.
 func (c *Copier) Step(i int, buf []byte) int {
 	s := &c.sources[i]
-	c.calls.enter()
+	c.calls.Enter()
 	n, err := c.journal.Load().Fill(s.stream, s.fd, len(buf), buf)
-	c.calls.leave()
+	c.calls.Leave()
 	s.eof = s.eof || n == 0 && err == nil
 	return n
 }
@@ -96,13 +112,13 @@ func (c *Copier) Step(i int, buf []byte) int {
 // while a background job writes to the same pipe. While the journal has no room it calls wait, and it returns when wait
 // returns false.
 func (c *Copier) Exact(buf []byte, wait func() bool) {
-	fds := [2]unix.PollFd{c.pollFD(0), c.pollFD(1)}
+	fds := [2]unix.PollFd{c.PollFD(0), c.PollFD(1)}
 	descriptor.Poll(fds[:]) // poll takes no pipe's lock. We do not touch an empty pipe, so a session cannot block us with it
 	for i := range c.sources {
 		if s := &c.sources[i]; fds[i].Revents&unix.POLLIN != 0 {
-			c.calls.enter()
+			c.calls.Enter()
 			s.remaining, _ = unix.IoctlGetInt(s.fd, unix.TIOCINQ)
-			c.calls.leave()
+			c.calls.Leave()
 		}
 	}
 	for c.sources[0].remaining > 0 || c.sources[1].remaining > 0 {
@@ -126,9 +142,29 @@ func (c *Copier) Exact(buf []byte, wait func() bool) {
 	}
 }
 
-// takePipes takes over the read ends that a pair of output pipes still has. It closes the pair when they have ended.
-func (c *Copier) takePipes(l *outputPipes) error {
-	c.onEOF, c.readSlots = l.close, l.log.set.readSlots
+// PollPipes makes the Copier ready for Step and Exact, which copy from the pipes into j. calls counts their system calls.
+func (c *Copier) PollPipes(j *journal.Journal, l *Pipes, calls *Calls) {
+	c.journal.Store(j)
+	c.calls = calls
+	for i, fd := range l.r {
+		c.add(source{stream: journal.Stdout + journal.Stream(i), fd: fd, eof: fd < 0})
+	}
+}
+
+// CloseEnded closes those read ends of the pipes, which the Copier polls, whose pipe has ended.
+func (c *Copier) CloseEnded(l *Pipes) {
+	fds := []unix.PollFd{c.PollFD(0), c.PollFD(1)}
+	descriptor.Poll(fds)
+	for i, fd := range fds {
+		if fd.Fd < 0 || fd.Revents&(unix.POLLHUP|unix.POLLIN) == unix.POLLHUP {
+			descriptor.Close(&l.r[i])
+		}
+	}
+}
+
+// TakePipes takes over the read ends that a pair of output pipes still has. It closes the pair when they have ended.
+func (c *Copier) TakePipes(l *Pipes) error {
+	c.onEOF, c.readSlots = l.Close, l.log.set.readSlots
 	for i := range l.r {
 		if l.r[i] < 0 {
 			continue
@@ -145,16 +181,21 @@ func (c *Copier) takePipes(l *outputPipes) error {
 	return nil
 }
 
-// usePTY makes a terminal the source. The terminal's owner closes it, after Stop.
-func (c *Copier) usePTY(l *pty) {
+// UsePTY makes a terminal the source. The terminal's owner closes it, after Stop.
+func (c *Copier) UsePTY(l *PTY) {
 	c.add(source{stream: journal.TTY, file: l.master, raw: l.raw, pty: l})
 }
 
-// onRoom must be called when the journal may have got room.
-func (c *Copier) onRoom() { putToken(c.room) }
+// OnRoom must be called when the journal may have got room.
+func (c *Copier) OnRoom() {
+	select {
+	case c.room <- struct{}{}:
+	default:
+	}
+}
 
-// hasEnded tells whether the last source has ended.
-func (c *Copier) hasEnded() bool { return c.journal.Load() == nil }
+// HasEnded tells whether the last source has ended.
+func (c *Copier) HasEnded() bool { return c.journal.Load() == nil }
 
 // Start copies each source on a goroutine of its own until the source ends, or until Stop.
 func (c *Copier) Start() {
@@ -170,8 +211,8 @@ func (c *Copier) Start() {
 // copyAll is the body of a source's goroutine.
 func (c *Copier) copyAll(s *source) {
 	defer c.wg.Done()
-	buf := chunks.Get().(*[]byte)
-	defer chunks.Put(buf)
+	buf := GetBuffer()
+	defer PutBuffer(buf)
 	for c.waitForRoom() && c.copyOnce(s, *buf) {
 	}
 	if s.pty == nil {
@@ -185,8 +226,8 @@ func (c *Copier) copyAll(s *source) {
 		c.finish()
 	}
 	c.mu.Unlock()
-	if last && c.afterEOF != nil {
-		c.afterEOF(c)
+	if last && c.AfterEOF != nil {
+		c.AfterEOF(c)
 	}
 }
 
@@ -210,7 +251,7 @@ func (c *Copier) waitForRoom() bool {
 		}
 		j := c.journal.Load()
 		if j.Room() || c.finishing.Load() && j.Fits() {
-			c.onRoom() // the other source may wait for it, too
+			c.OnRoom() // the other source may wait for it, too
 			return true
 		}
 		select {
@@ -249,7 +290,11 @@ func (c *Copier) copyOnce(s *source, buf []byte) bool {
 func (c *Copier) Quiet(quiet, limit time.Duration) time.Duration {
 	begin := time.Now()
 	for j := c.journal.Load(); j != nil; {
-		left := min(quiet-time.Since(later(begin, j.LastWrite())), limit-time.Since(begin))
+		since := begin
+		if last := j.LastWrite(); last.After(begin) {
+			since = last
+		}
+		left := min(quiet-time.Since(since), limit-time.Since(begin))
 		if left <= 0 {
 			if time.Since(begin) >= limit || !j.Room() || c.isDrained(0) && c.isDrained(1) {
 				break
@@ -275,7 +320,7 @@ func (c *Copier) CatchUp(limit time.Duration) {
 	end := time.Now().Add(limit)
 	for i := range c.count {
 		for !c.isDrained(i) && time.Now().Before(end) {
-			c.onRoom()
+			c.OnRoom()
 			select {
 			case <-c.stop:
 				return
@@ -304,6 +349,9 @@ func (c *Copier) isDrained(i int) bool {
 	})
 	return fds[0].Revents&unix.POLLIN == 0
 }
+
+// Stopped returns a channel that Stop closes.
+func (c *Copier) Stopped() <-chan struct{} { return c.stop }
 
 // Stop ends the copying, also while other processes hold the sources, and waits for the goroutines.
 func (c *Copier) Stop() {

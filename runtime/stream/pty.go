@@ -1,4 +1,4 @@
-package shell
+package stream
 
 import (
 	"errors"
@@ -15,7 +15,7 @@ import (
 	"trl/runtime/own"
 )
 
-// A pty is the part of a terminal that survives the gateway: the PTY, a pipe and the log of its output. The keeper holds them, too.
+// A PTY is the part of a terminal that survives the gateway: the PTY, a pipe and the log of its output. The keeper holds them, too.
 //
 // splice(2) needs a pipe at one end, and a PTY is no pipe. So output takes two steps, each of them one system call: from the PTY into
 // the pipe, and from the pipe into the log. If the gateway is killed between two calls, the next gateway first reads the pipe. So no
@@ -23,9 +23,9 @@ import (
 //
 // Our descriptor of the slave stays open as long as the terminal's first process lives. Otherwise a program that closes its terminal
 // and opens it again would look like the terminal's end.
-type pty struct {
+type PTY struct {
 	group own.KeptGroup
-	log   *streamLog
+	log   *Log
 	files []HeldFile // set once; the files of SavedPTY
 
 	master   *os.File        // set once; Go's netpoller watches it, so File.Fd must not be called: it would make the file blocking
@@ -40,7 +40,7 @@ type pty struct {
 	heldNumbers []int      // guarded by mu; the keeper's numbers, in the order of files; -1 once dropped
 }
 
-// SavedPTY is what the next gateway must know to go on with a pty.
+// SavedPTY is what the next gateway must know to go on with a PTY.
 type SavedPTY struct {
 	Files []HeldFile `json:"files"` // master, slave, the pipe's ends
 	Log   []HeldFile `json:"log"`
@@ -51,12 +51,13 @@ const heldSlave = 1 // index of the slave in heldNumbers
 // ErrNoTerminal says that the kernel has no PTY left (kernel.pty.max), or the gateway no descriptor.
 var ErrNoTerminal = errors.New("no terminal is available")
 
-func newPTY(group own.KeptGroup, of *streamLogs, cols, rows int) (l *pty, err error) {
-	l = &pty{group: group, slave: -1, r: -1, w: -1, masterFD: -1}
+// NewPTY makes a PTY with that size.
+func NewPTY(group own.KeptGroup, of *Logs, cols, rows int) (l *PTY, err error) {
+	l = &PTY{group: group, slave: -1, r: -1, w: -1, masterFD: -1}
 	defer func() {
 		if err != nil {
-			l.close()
-			l.release()
+			l.Close()
+			l.Release()
 			l = nil
 		}
 	}()
@@ -72,7 +73,7 @@ func newPTY(group own.KeptGroup, of *streamLogs, cols, rows int) (l *pty, err er
 	if err != nil {
 		return l, fmt.Errorf("output log: %w", err)
 	}
-	l.log = &streamLog{Log: log, group: group, set: of}
+	l.log = &Log{Log: log, group: group, set: of}
 	of.add(l.log)
 	fds := log.Fds()
 	ours := []int{l.masterFD, l.slave, l.r, l.w}
@@ -80,14 +81,14 @@ func newPTY(group own.KeptGroup, of *streamLogs, cols, rows int) (l *pty, err er
 	if err != nil {
 		return l, fmt.Errorf("hold a terminal: %w", err)
 	}
-	l.heldNumbers, l.log.held = held[:4:4], heldFiles(held[4:], fds[:]...)
-	l.files = heldFiles(l.heldNumbers, ours...)
+	l.heldNumbers, l.log.held = held[:4:4], HeldFiles(held[4:], fds[:]...)
+	l.files = HeldFiles(l.heldNumbers, ours...)
 	return l, nil
 }
 
 // openPTY makes the PTY and sets its size before a program can ask for it. It does not open the slave by its path, because in a
 // container the path may belong to another instance of devpts.
-func (l *pty) openPTY(cols, rows int) error {
+func (l *PTY) openPTY(cols, rows int) error {
 	master, err := unix.Open("/dev/ptmx", unix.O_RDWR|unix.O_NOCTTY|unix.O_CLOEXEC|unix.O_NONBLOCK, 0)
 	if err != nil {
 		return os.NewSyscallError("open /dev/ptmx", err)
@@ -114,7 +115,7 @@ func (l *pty) openPTY(cols, rows int) error {
 }
 
 // setMaster takes over a non-blocking master.
-func (l *pty) setMaster(fd int) (err error) {
+func (l *PTY) setMaster(fd int) (err error) {
 	l.masterFD, l.master = fd, os.NewFile(uintptr(fd), "ptmx")
 	l.raw, err = l.master.SyscallConn()
 	return err
@@ -125,16 +126,16 @@ func setSize(fd, cols, rows int) error {
 	return os.NewSyscallError("TIOCSWINSZ", err)
 }
 
-// resize sets the PTY's size. The kernel tells the programs if the size has changed.
-func (l *pty) resize(cols, rows int) (err error) {
+// Resize sets the PTY's size. The kernel tells the programs if the size has changed.
+func (l *PTY) Resize(cols, rows int) (err error) {
 	if e := l.raw.Control(func(fd uintptr) { err = setSize(int(fd), cols, rows) }); e != nil {
 		return e
 	}
 	return err
 }
 
-// size returns the PTY's size.
-func (l *pty) size() (cols, rows int) {
+// Size returns the PTY's size.
+func (l *PTY) Size() (cols, rows int) {
 	_ = l.raw.Control(func(fd uintptr) {
 		if w, err := unix.IoctlGetWinsize(int(fd), unix.TIOCGWINSZ); err == nil {
 			cols, rows = int(w.Col), int(w.Row)
@@ -143,8 +144,8 @@ func (l *pty) size() (cols, rows int) {
 	return cols, rows
 }
 
-// saved returns what the next gateway needs.
-func (l *pty) saved() SavedPTY {
+// Saved returns what the next gateway needs.
+func (l *PTY) Saved() SavedPTY {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	return SavedPTY{Files: renumbered(l.files, l.heldNumbers), Log: l.log.held}
@@ -156,7 +157,7 @@ const ttyPiece = 4 << 10
 
 // copyOnce moves the terminal's output into the journal, at most the capacity of the pipe, which is no more than MaxWrite. It returns
 // EAGAIN if there is no output now, and io.EOF if no more will come.
-func (l *pty) copyOnce(j *journal.Journal, master int, buf []byte) (total int, err error) {
+func (l *PTY) copyOnce(j *journal.Journal, master int, buf []byte) (total int, err error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if l.closed {
@@ -182,7 +183,7 @@ func (l *pty) copyOnce(j *journal.Journal, master int, buf []byte) (total int, e
 }
 
 // fillPipeLocked moves one piece from the PTY into the pipe.
-func (l *pty) fillPipeLocked(master int, buf []byte) error {
+func (l *PTY) fillPipeLocked(master int, buf []byte) error {
 	for !l.noSplice {
 		n, err := unix.Splice(master, nil, l.w, nil, ttyPiece, unix.SPLICE_F_NONBLOCK)
 		switch {
@@ -221,8 +222,26 @@ func readPipe(fd int, p []byte) (int, error) {
 	}
 }
 
-// canonicalMode tells whether the terminal is in line mode (ICANON), and returns the characters that end a line.
-func (l *pty) canonicalMode() (on bool, ends string) {
+// Log returns the log through which the output goes.
+func (l *PTY) Log() *Log { return l.log }
+
+// Slave returns our descriptor of the slave, with which the terminal's first process is started.
+func (l *PTY) Slave() int { return l.slave }
+
+// TryFeed moves input to the PTY by splice. It returns true if the PTY takes no more now or another goroutine is feeding it.
+func (l *PTY) TryFeed(in *Stdin) (more bool) {
+	more = true
+	_ = l.raw.Control(func(fd uintptr) { more = in.tryFeedTTY(int(fd)) })
+	return more
+}
+
+// Feed waits until the PTY has taken all of the input. It returns an error if the PTY is closed.
+func (l *PTY) Feed(in *Stdin) error {
+	return l.raw.Write(func(fd uintptr) bool { return !in.feedTTY(int(fd)) })
+}
+
+// CanonicalMode tells whether the terminal is in line mode (ICANON), and returns the characters that end a line.
+func (l *PTY) CanonicalMode() (on bool, ends string) {
 	_ = l.raw.Control(func(fd uintptr) {
 		if mode, err := unix.IoctlGetTermios(int(fd), unix.TCGETS); err == nil {
 			on = mode.Lflag&unix.ICANON != 0
@@ -235,8 +254,8 @@ func (l *pty) canonicalMode() (on bool, ends string) {
 	return on, ends
 }
 
-// closeSlave closes our and the keeper's slave, so that the terminal ends when no other process has it open.
-func (l *pty) closeSlave() {
+// CloseSlave closes our and the keeper's slave, so that the terminal ends when no other process has it open.
+func (l *PTY) CloseSlave() {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	descriptor.Close(&l.slave)
@@ -245,8 +264,8 @@ func (l *pty) closeSlave() {
 	}
 }
 
-// close closes our descriptors and wakes readers and writers of the master. The keeper's descriptors stay open until release.
-func (l *pty) close() {
+// Close closes our descriptors and wakes readers and writers of the master. The keeper's descriptors stay open until Release.
+func (l *PTY) Close() {
 	if l.master != nil {
 		l.master.Close() // first, and without mu: it wakes a reader that holds mu
 	}
@@ -261,9 +280,9 @@ func (l *pty) close() {
 	descriptor.Close(&l.w)
 }
 
-// release makes the keeper close its descriptors, after close. Programs that still have the terminal open lose it. It is called after
+// Release makes the keeper close its descriptors, after Close. Programs that still have the terminal open lose it. It is called after
 // the end was written to the session log: a dropped number soon means another file, and all masters have the same inode.
-func (l *pty) release() {
+func (l *PTY) Release() {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	dropHeld(l.group, l.heldNumbers, 0, len(l.heldNumbers))

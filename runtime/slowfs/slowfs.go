@@ -1,4 +1,9 @@
-package shell
+// Package slowfs asks file systems that may never answer.
+//
+// A file system whose server is gone (NFS, FUSE) may never answer, and a session may have mounted it itself. Code that looks at a path
+// which a client or a session chose therefore asks on a goroutine of its own, and waits for the answer for a bounded time. A question
+// without an answer keeps a thread of this process until the file system answers or is unmounted.
+package slowfs
 
 import (
 	"errors"
@@ -12,10 +17,6 @@ import (
 	"trl/runtime/confine"
 	"trl/runtime/descriptor"
 )
-
-// A file system whose server is gone (NFS, FUSE) may never answer, and a session may have mounted it itself. Code that looks at
-// a path which a client or a session chose therefore asks on a goroutine of its own, and waits for the answer for a bounded
-// time. A question without an answer keeps a thread of this process until the file system answers or is unmounted.
 
 // fileSystemTimeout bounds the wait for an answer. A disk that has to spin up takes some seconds.
 const fileSystemTimeout = 5 * time.Second
@@ -36,6 +37,9 @@ type Question struct {
 	Op   string // Op of the PathError if no answer comes
 	Path string // Path of that error
 }
+
+// OpLookUp is the Op of a question for a program.
+const OpLookUp = "look up"
 
 // questions counts the questions of this process that wait for an answer.
 var questions = struct {
@@ -108,9 +112,9 @@ func Ask[T any](q Question, f func() (T, error)) (answer T, err error) {
 // Unanswered tells whether err means that a file system did not answer or that Ask could not ask it.
 func Unanswered(err error) bool { return errors.Is(err, unix.ETIMEDOUT) || errors.Is(err, unix.EAGAIN) }
 
-// AskEnterable returns an error if this process may not enter the directory. It needs no goroutine for a directory that is in the
+// Enterable returns an error if this process may not enter the directory. It needs no goroutine for a directory that is in the
 // kernel's caches and on a file system that always answers.
-func AskEnterable(who, dir string) error {
+func Enterable(who, dir string) error {
 	if fd := descriptor.OpenCached(dir); fd >= 0 {
 		unix.Close(fd)
 		return nil

@@ -1,6 +1,7 @@
-package shell
+package stream
 
 import (
+	"errors"
 	"fmt"
 	"strconv"
 	"sync"
@@ -12,12 +13,15 @@ import (
 	"trl/runtime/own"
 )
 
-// A stdinBuffer is a stdin that survives the gateway. Input goes into a memfd, and from there into a pipe by splice, which moves the
+// ErrStdinClosed says that a stdin takes no more input.
+var ErrStdinClosed = errors.New("stdin is closed")
+
+// A Stdin is a stdin that survives the gateway. Input goes into a memfd, and from there into a pipe by splice, which moves the
 // memfd's file position in the same system call. The keeper holds both, so the next gateway goes on with the next byte. The end of
 // the input is a seal on the memfd, which the next gateway sees, too.
 //
 // A journal's log does the same for output.
-type stdinBuffer struct {
+type Stdin struct {
 	group       own.KeptGroup
 	heldNumbers []int      // the keeper's numbers for mem, r and w; -1 once dropped
 	files       []HeldFile // the same numbers with their inodes; set once
@@ -29,7 +33,7 @@ type stdinBuffer struct {
 	punchedTo int64  // guarded by feedMu; the memory of mem is freed up to here
 	unwritten []byte // guarded by feedMu; see copyToTTYLocked
 
-	mu sync.Mutex // two goroutines may call add and feed
+	mu sync.Mutex // two goroutines may call Add and Feed
 
 	// hadReader says that the pipe has had a reader; it is changed with both mutexes held. Before that, a FIFO is not written to and
 	// not closed: the reader's open waits for a writer, so the writer must still be there. For a FIFO we have no read end ourselves,
@@ -45,9 +49,9 @@ type stdinBuffer struct {
 // freeBatch is how much must have been read before punchLocked frees its memory.
 const freeBatch = 1 << 20
 
-// newStdinBuffer makes a stdinBuffer. The shell opens the pipe by its path; with inherited, a child is started with r instead.
-func newStdinBuffer(group own.KeptGroup, inherited bool) (*stdinBuffer, error) {
-	in := &stdinBuffer{group: group, r: -1, w: -1}
+// NewStdin makes a Stdin. The shell opens the pipe by its path; with inherited, a child is started with r instead.
+func NewStdin(group own.KeptGroup, inherited bool) (*Stdin, error) {
+	in := &Stdin{group: group, r: -1, w: -1}
 	var err error
 	if in.mem, err = unix.MemfdCreate("trl-stdin", unix.MFD_CLOEXEC|unix.MFD_ALLOW_SEALING); err != nil {
 		return nil, fmt.Errorf("memfd: %w", err)
@@ -60,19 +64,19 @@ func newStdinBuffer(group own.KeptGroup, inherited bool) (*stdinBuffer, error) {
 	}
 	pipe, held, err := create([]own.ChannelKind{own.InPipe}, in.mem)
 	if err != nil {
-		in.close()
+		in.Close()
 		return nil, fmt.Errorf("stdin pipe: %w", err)
 	}
 	in.r, in.w, in.fileNumber = pipe[0].R, pipe[0].W, pipe[0].FileNumber
 	in.hadReader = in.r >= 0
 	in.heldNumbers = []int{held[0], pipe[0].HeldR, pipe[0].HeldW}
-	in.files = heldFiles(in.heldNumbers, in.mem, in.r, in.w)
+	in.files = HeldFiles(in.heldNumbers, in.mem, in.r, in.w)
 	return in, nil
 }
 
 // probeReader tells whether the pipe has had a reader. It opens the write end once more, which fails without a reader. feedMu is
 // held.
-func (in *stdinBuffer) probeReader() bool {
+func (in *Stdin) probeReader() bool {
 	if in.hadReader {
 		return true
 	}
@@ -86,16 +90,16 @@ func (in *stdinBuffer) probeReader() bool {
 	return in.hadReader
 }
 
-// noReaderYet tells whether the pipe has not had a reader yet. The kernel has no event for the first reader, so feed must be called
+// NoReaderYet tells whether the pipe has not had a reader yet. The kernel has no event for the first reader, so Feed must be called
 // again and again.
-func (in *stdinBuffer) noReaderYet() bool {
+func (in *Stdin) NoReaderYet() bool {
 	in.mu.Lock()
 	defer in.mu.Unlock()
 	return !in.hadReader && in.w >= 0
 }
 
-// add adds to the input. It never waits.
-func (in *stdinBuffer) add(p []byte, eof bool) error {
+// Add adds to the input. It never waits.
+func (in *Stdin) Add(p []byte, eof bool) error {
 	in.mu.Lock()
 	defer in.mu.Unlock()
 	if in.mem < 0 || in.w < 0 || in.eof {
@@ -119,30 +123,45 @@ func (in *stdinBuffer) add(p []byte, eof bool) error {
 	return nil
 }
 
-// pending returns how many bytes were added and are not in the pipe yet.
-func (in *stdinBuffer) pending() int64 {
+// Pending returns how many bytes were added and are not in the pipe yet.
+func (in *Stdin) Pending() int64 {
 	in.mu.Lock()
 	defer in.mu.Unlock()
 	return in.size - in.fed
 }
 
-// feed moves input into the pipe until the pipe is full or the input is empty. It returns true if there is more input; the caller
+// Feed moves input into the pipe until the pipe is full or the input is empty. It returns true if there is more input; the caller
 // then polls for room. At the end of the input it closes the pipe.
-func (in *stdinBuffer) feed() (more bool) {
+func (in *Stdin) Feed() (more bool) {
 	in.feedMu.Lock()
 	defer in.feedMu.Unlock()
 	return in.feedLocked()
 }
 
+// Files returns what the next gateway needs to restore the buffer.
+func (in *Stdin) Files() []HeldFile { return in.files }
+
+// ReadEnd returns our read end, with which a child is started; -1 if the shell opens the pipe by its path.
+func (in *Stdin) ReadEnd() int { return in.r }
+
+// FileNumber returns the name of the read end in the group's Dir, where the shell opens it.
+func (in *Stdin) FileNumber() int { return in.fileNumber }
+
+// Complete tells whether no more input will be added.
+func (in *Stdin) Complete() bool {
+	_, eof := in.remaining()
+	return eof
+}
+
 // remaining returns how many bytes were added and not fed, and whether no more will be added.
-func (in *stdinBuffer) remaining() (n int64, eof bool) {
+func (in *Stdin) remaining() (n int64, eof bool) {
 	in.mu.Lock()
 	defer in.mu.Unlock()
 	return in.size - in.fed, in.eof
 }
 
-// feedLocked is feed with feedMu held.
-func (in *stdinBuffer) feedLocked() (more bool) {
+// feedLocked is Feed with feedMu held.
+func (in *Stdin) feedLocked() (more bool) {
 	for in.w >= 0 {
 		left, eof := in.remaining()
 		if (left > 0 || eof) && !in.probeReader() {
@@ -179,7 +198,7 @@ func (in *stdinBuffer) feedLocked() (more bool) {
 
 // punchLocked frees memory of input that was read. Input that is still in the pipe stays, because splice does not copy: the pipe
 // points to the memfd's pages.
-func (in *stdinBuffer) punchLocked() {
+func (in *Stdin) punchLocked() {
 	if in.fed-in.punchedTo < freeBatch {
 		return
 	}
@@ -196,7 +215,7 @@ func (in *stdinBuffer) punchLocked() {
 
 // copyLocked replaces splice on a kernel that cannot splice here. If the gateway is killed between write and seek, these bytes are
 // fed twice.
-func (in *stdinBuffer) copyLocked(left int64) (int64, error) {
+func (in *Stdin) copyLocked(left int64) (int64, error) {
 	var buf [4 << 10]byte
 	n, err := unix.Pread(in.mem, buf[:min(int64(len(buf)), left)], in.fed)
 	if err != nil {
@@ -209,16 +228,16 @@ func (in *stdinBuffer) copyLocked(left int64) (int64, error) {
 	return int64(n), err
 }
 
-// feedTTY is feed for a terminal: it also splices from the pipe into the terminal. It returns true if the terminal takes no more
+// feedTTY is Feed for a terminal: it also splices from the pipe into the terminal. It returns true if the terminal takes no more
 // now. Any other error means that nobody will read the input.
-func (in *stdinBuffer) feedTTY(master int) (more bool) {
+func (in *Stdin) feedTTY(master int) (more bool) {
 	in.feedMu.Lock()
 	defer in.feedMu.Unlock()
 	return in.feedTTYLocked(master)
 }
 
 // tryFeedTTY is feedTTY, but returns true at once if another goroutine holds feedMu.
-func (in *stdinBuffer) tryFeedTTY(master int) (more bool) {
+func (in *Stdin) tryFeedTTY(master int) (more bool) {
 	if !in.feedMu.TryLock() {
 		return true
 	}
@@ -227,7 +246,7 @@ func (in *stdinBuffer) tryFeedTTY(master int) (more bool) {
 }
 
 // feedTTYLocked is feedTTY with feedMu held.
-func (in *stdinBuffer) feedTTYLocked(master int) (more bool) {
+func (in *Stdin) feedTTYLocked(master int) (more bool) {
 	for {
 		full := in.feedLocked()
 		if in.r < 0 {
@@ -253,7 +272,7 @@ func (in *stdinBuffer) feedTTYLocked(master int) (more bool) {
 
 // copyToTTYLocked replaces splice on a kernel that cannot splice into terminals. If the gateway is killed, the bytes that were read
 // and not written are lost.
-func (in *stdinBuffer) copyToTTYLocked(master int) (int64, error) {
+func (in *Stdin) copyToTTYLocked(master int) (int64, error) {
 	if len(in.unwritten) == 0 {
 		buf := make([]byte, ttyPiece)
 		n, err := readPipe(in.r, buf)
@@ -269,19 +288,19 @@ func (in *stdinBuffer) copyToTTYLocked(master int) (int64, error) {
 	return int64(n), err
 }
 
-// writer returns the pipe's write end, to poll for room; -1 once it is closed.
-func (in *stdinBuffer) writer() int {
+// WriteEnd returns the pipe's write end, to poll for room; -1 once it is closed.
+func (in *Stdin) WriteEnd() int {
 	in.mu.Lock()
 	defer in.mu.Unlock()
 	return in.w
 }
 
-// roomPollInterval is the first interval at which awaitRoom polls a full pipe. A process that reads slowly gets its input in steps
+// roomPollInterval is the first interval at which AwaitRoom polls a full pipe. A process that reads slowly gets its input in steps
 // of up to 64 KiB, a pipe's capacity.
 const roomPollInterval = 2 * time.Millisecond
 
-// awaitRoom returns true when the full pipe may take more, and false when done is closed.
-func (in *stdinBuffer) awaitRoom(done <-chan struct{}) bool {
+// AwaitRoom returns true when the full pipe may take more, and false when done is closed.
+func (in *Stdin) AwaitRoom(done <-chan struct{}) bool {
 	pace := time.NewTimer(roomPollInterval)
 	defer pace.Stop()
 	for wait := roomPollInterval; ; wait = min(2*wait, 50*roomPollInterval) {
@@ -290,7 +309,7 @@ func (in *stdinBuffer) awaitRoom(done <-chan struct{}) bool {
 		case <-done:
 			return false
 		}
-		fds := []unix.PollFd{{Fd: int32(in.writer()), Events: unix.POLLOUT}}
+		fds := []unix.PollFd{{Fd: int32(in.WriteEnd()), Events: unix.POLLOUT}}
 		if n, _ := unix.Poll(fds, 0); n > 0 || fds[0].Fd < 0 {
 			return true
 		}
@@ -299,7 +318,7 @@ func (in *stdinBuffer) awaitRoom(done <-chan struct{}) bool {
 }
 
 // closeWriterLocked closes the pipe's write end. feedMu is held.
-func (in *stdinBuffer) closeWriterLocked() {
+func (in *Stdin) closeWriterLocked() {
 	if in.w < 0 {
 		return
 	}
@@ -309,7 +328,8 @@ func (in *stdinBuffer) closeWriterLocked() {
 	dropHeld(in.group, in.heldNumbers, 2, 3)
 }
 
-func (in *stdinBuffer) close() {
+// Close closes the buffer and its pipe, here and at the keeper.
+func (in *Stdin) Close() {
 	in.feedMu.Lock()
 	defer in.feedMu.Unlock()
 	in.closeWriterLocked()

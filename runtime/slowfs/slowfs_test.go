@@ -1,4 +1,4 @@
-package shell
+package slowfs
 
 import (
 	"errors"
@@ -33,7 +33,7 @@ func TestAskIsBounded(t *testing.T) {
 	defer answer()
 	want := []error{unix.ETIMEDOUT, unix.ETIMEDOUT, unix.EAGAIN, unix.EAGAIN}
 	for i, want := range want {
-		err := AskEnterable("eve", dir)
+		err := Enterable("eve", dir)
 		e, ok := errors.AsType[*fs.PathError](err)
 		if !ok || e.Op != "chdir" || e.Path != dir || e.Err != want || !Unanswered(err) {
 			t.Errorf("question %d: %#v", i, err)
@@ -42,14 +42,14 @@ func TestAskIsBounded(t *testing.T) {
 	if n := asked("eve"); n != maxQuestions {
 		t.Errorf("%d questions are under way", n)
 	}
-	impatient(t, forever)
-	if err := AskEnterable("bob", t.TempDir()); err != nil {
+	impatient(t, time.Minute)
+	if err := Enterable("bob", t.TempDir()); err != nil {
 		t.Errorf("another session: %v", err)
 	}
-	if err := AskEnterable("bob", "/dev/shm"); err != nil {
+	if err := Enterable("bob", "/dev/shm"); err != nil {
 		t.Errorf("another session, on no disk: %v", err)
 	}
-	if err := AskEnterable("bob", t.TempDir()+"/none"); !errors.Is(err, fs.ErrNotExist) || Unanswered(err) {
+	if err := Enterable("bob", t.TempDir()+"/none"); !errors.Is(err, fs.ErrNotExist) || Unanswered(err) {
 		t.Error(err)
 	}
 	answer()
@@ -103,7 +103,7 @@ func TestAskClosesWhatComesLate(t *testing.T) {
 	}
 	close(let)
 	testkit.Eventually(t, "it is closed", func() bool { return closed.Load() == 1 })
-	impatient(t, forever)
+	impatient(t, time.Minute)
 	if _, err := Ask(Question{Who: "eve"}, func() (closeOnce, error) { return closeOnce{&closed}, nil }); err != nil {
 		t.Error(err)
 	}
