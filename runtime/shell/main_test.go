@@ -29,9 +29,6 @@ func TestMain(m *testing.M) {
 // generous is how long a test waits for something. A busy machine needs far less.
 const generous = 60 * time.Second
 
-// forever is longer than any test.
-const forever = time.Hour
-
 // stranger is a user id that no user has.
 var stranger = confine.Account{Text: "64123", UID: 64123, GID: 64123}
 
