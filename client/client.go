@@ -20,6 +20,7 @@ import (
 	"errors"
 	"fmt"
 	"math/rand/v2"
+	"net"
 	"sync"
 	"time"
 
@@ -29,10 +30,12 @@ import (
 	"trl/protocol"
 )
 
-// Options says where the gateway is and who we are. URL or Unix is required; Unix takes precedence.
+// Options says where the gateway is and who we are. URL, Unix or Dial is required; Dial takes precedence, then Unix.
 type Options struct {
-	URL    string // http://HOST:PORT, https://…, or the ws:// address itself
-	Unix   string // path of the gateway's Unix socket; the peer's uid is the principal
+	URL  string // http://HOST:PORT, https://…, or the ws:// address itself
+	Unix string // path of the gateway's Unix socket; the peer's uid is the principal
+	// Dial makes each connection; it carries one JSON object per line, both ways. It is for code in the gateway's own process.
+	Dial   func(context.Context) (net.Conn, error)
 	Token  string // bearer token
 	Origin string // sent as Origin when not empty; only browsers need one
 
@@ -128,6 +131,11 @@ func (c *Client) dial(ctx context.Context) (*link, error) {
 		err error
 	)
 	switch {
+	case c.o.Dial != nil:
+		var conn net.Conn
+		if conn, err = c.o.Dial(ctx); err == nil {
+			t = newLines(conn)
+		}
 	case c.o.Unix != "":
 		t, err = dialUnix(ctx, c.o.Unix)
 	case c.o.URL != "":

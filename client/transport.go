@@ -221,8 +221,8 @@ func (w *webSocket) close() {
 	w.cancel()
 }
 
-// unixSocket is the transport over a Unix socket, with one JSON object per line.
-type unixSocket struct {
+// lines is the transport over a Unix socket, or inside the gateway's process, with one JSON object per line.
+type lines struct {
 	conn net.Conn
 	r    *bufio.Reader // owned by the reader
 	buf  []byte        // owned by the reader
@@ -234,28 +234,32 @@ func dialUnix(ctx context.Context, path string) (transport, error) {
 	if err != nil {
 		return nil, err
 	}
-	return &unixSocket{conn: conn, r: bufio.NewReaderSize(conn, 64<<10)}, nil
+	return newLines(conn), nil
 }
 
-func (u *unixSocket) read() ([]byte, error) {
-	u.buf = u.buf[:0]
+func newLines(conn net.Conn) *lines {
+	return &lines{conn: conn, r: bufio.NewReaderSize(conn, 64<<10)}
+}
+
+func (l *lines) read() ([]byte, error) {
+	l.buf = l.buf[:0]
 	for {
-		part, err := u.r.ReadSlice('\n')
-		u.buf = append(u.buf, part...)
+		part, err := l.r.ReadSlice('\n')
+		l.buf = append(l.buf, part...)
 		switch {
 		case err == nil:
-			return u.buf, nil
+			return l.buf, nil
 		case !errors.Is(err, bufio.ErrBufferFull):
 			return nil, withoutEOF(err)
-		case len(u.buf) > maxFrame:
+		case len(l.buf) > maxFrame:
 			return nil, errors.New("line without end")
 		}
 	}
 }
 
-func (u *unixSocket) write(frame []byte) error {
-	_, err := u.conn.Write(append(frame, '\n'))
+func (l *lines) write(frame []byte) error {
+	_, err := l.conn.Write(append(frame, '\n'))
 	return err
 }
 
-func (u *unixSocket) close() { _ = u.conn.Close() }
+func (l *lines) close() { _ = l.conn.Close() }

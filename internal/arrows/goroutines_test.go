@@ -78,6 +78,7 @@ var goroutines = map[string][]string{
 	"drainer.Drain":         {"drain (of the server)"},
 	"Server.Serve":          {"accept"},
 	"Server.serveUnix":      {"connection reader"},
+	"Clients.Connect":       {"connection reader"},
 	"conn.serve":            {"keepalive"},
 	"conn.spawn":            {"answer", "pump"},
 	"call.runDetached":      {"answer"},

@@ -8,6 +8,7 @@ import (
 	"trl/protocol"
 	"trl/web/audit"
 	"trl/web/auth"
+	"trl/web/transport"
 )
 
 // unaudited are methods that change something and get no entry: input, and what accompanies it. It belongs to a command, process or terminal whose
@@ -144,9 +145,10 @@ func AppendAudit(log *audit.Log, who string, e audit.Entry) {
 	log.Append(e)
 }
 
-// auditConnect writes the entry of a client that has authenticated, and gives the connection an id.
+// auditConnect writes the entry of a client that has authenticated, and gives the connection an id. A connection that serves one request, or some of
+// another client's, gets neither: the entries of its requests name that client.
 func (c *conn) auditConnect() {
-	if c.srv.config.Audit == nil {
+	if c.srv.config.Audit == nil || c.transport.Name() == transport.InProcessName {
 		return
 	}
 	c.id = "c-" + rand.Text()[:16]
@@ -154,6 +156,9 @@ func (c *conn) auditConnect() {
 }
 
 func (c *conn) auditDisconnect(since time.Time) {
+	if c.id == "" {
+		return
+	}
 	e := c.auditEntry(audit.ActionDisconnect)
 	e.Reason, e.DurationMS = string(c.reason), audit.Milliseconds(time.Since(since))
 	c.appendAudit(e)

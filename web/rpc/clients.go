@@ -1,5 +1,6 @@
 // Package rpc serves the clients of a gateway: it reads their requests, calls the pool, and sends answers, events and streams. A server hands each
-// connection to Clients. A conn is one connection, a call is one request, a subscription is one stream.
+// connection to Clients. Code in this process that acts for a client dials Clients.Connect and needs no socket. A conn is one connection, a call is
+// one request, a subscription is one stream.
 package rpc
 
 import (
@@ -83,8 +84,8 @@ func New(c Config, live func() *LiveConfig, p *pool.Pool, checker *auth.Checker,
 	if p != nil {
 		p.ExemptFromReserve(cs.isAdmin)
 	}
-	metrics.AtZero(m.ClientConnections, transport.WebSocketName, transport.UnixName)
-	metrics.AtZero(m.BytesOut, transport.WebSocketName, transport.UnixName)
+	metrics.AtZero(m.ClientConnections, transport.WebSocketName, transport.UnixName, transport.InProcessName)
+	metrics.AtZero(m.BytesOut, transport.WebSocketName, transport.UnixName, transport.InProcessName)
 	metrics.AtZero(m.ClientsClosed, transport.CloseReasons...)
 	metrics.AtZero(m.ClientsRefused, groupAll, groupPrincipal, groupGuests, groupShare, GroupStrangers)
 	return cs
@@ -112,12 +113,22 @@ func (cs *Clients) Serve(t transport.Conn, g *auth.Grant, addr netip.Addr, remot
 	if addr.IsValid() {
 		c.log = c.log.With().Stringer("addr", addr).Logger()
 	}
-	cs.mu.Lock()
-	if cs.closed {
-		cs.mu.Unlock()
+	leave, ok := cs.join(c)
+	if !ok {
 		c.end(transport.ReasonShutdown)
 		c.transport.Close()
 		return
+	}
+	defer leave()
+	c.serve()
+}
+
+// join counts a connection among the clients until leave is called. It returns false if no connection may join any more.
+func (cs *Clients) join(c *conn) (leave func(), ok bool) {
+	cs.mu.Lock()
+	defer cs.mu.Unlock()
+	if cs.closed {
+		return nil, false
 	}
 	cs.conns[c] = struct{}{}
 	cs.tasks.Add(1)
@@ -125,8 +136,7 @@ func (cs *Clients) Serve(t transport.Conn, g *auth.Grant, addr netip.Addr, remot
 	if admin {
 		cs.admins[c.principal.Subject]++
 	}
-	cs.mu.Unlock()
-	defer func() {
+	return func() {
 		cs.mu.Lock()
 		delete(cs.conns, c)
 		if admin {
@@ -136,8 +146,7 @@ func (cs *Clients) Serve(t transport.Conn, g *auth.Grant, addr netip.Addr, remot
 		}
 		cs.mu.Unlock()
 		cs.tasks.Done()
-	}()
-	c.serve()
+	}, true
 }
 
 // Refuse sends an error to a client that will not be served, and ends its connection.

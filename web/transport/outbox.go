@@ -200,7 +200,9 @@ func (o *Outbox) frame(p []byte, last bool) error {
 	if o.err != nil {
 		return o.err
 	}
-	_, o.err = o.w.Write(p)
+	if len(p) > 0 { // a net.Pipe would wait for a reader even so
+		_, o.err = o.w.Write(p)
+	}
 	err := o.err
 	if last && err == nil {
 		o.err = errClosing

@@ -1,4 +1,4 @@
-// Package transport carries messages between a client and the gateway: over a WebSocket, or as lines on a Unix socket.
+// Package transport carries messages between a client and the gateway: over a WebSocket, or as lines on a Unix socket or inside this process.
 package transport
 
 import (
@@ -38,6 +38,7 @@ var CloseReasons = []CloseReason{ReasonClient, ReasonSlow, ReasonSilent, ReasonS
 const (
 	WebSocketName = "websocket"
 	UnixName      = "unix"
+	InProcessName = "in_process"
 )
 
 // Conn is one client's connection, as messages.

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"io"
+	"net"
 	"syscall"
 	"time"
 
@@ -12,8 +13,9 @@ import (
 	"trl/protocol"
 )
 
-// UnixSocket is a connection over a Unix socket: one JSON object per line, both ways.
+// UnixSocket is a connection over a Unix socket, or inside this process: one JSON object per line, both ways.
 type UnixSocket struct {
+	name  string // set once
 	sock  *Socket
 	out   *Outbox
 	limit int           // bytes of a line; set once
@@ -29,7 +31,15 @@ type UnixSocket struct {
 // NewUnixSocket returns the transport of an accepted connection.
 func NewUnixSocket(sock *Socket, limits Limits) *UnixSocket {
 	out := &Outbox{w: sock, seal: sealLine, long: longLine}
-	return &UnixSocket{sock: sock, out: out, limit: int(limits.MaxFrame), stall: limits.Stall}
+	return &UnixSocket{name: UnixName, sock: sock, out: out, limit: int(limits.MaxFrame), stall: limits.Stall}
+}
+
+// NewInProcess returns a transport over one end of a net.Pipe, whose other end is a client in this process. The connection ends when the client reads
+// nothing for slowLimit.
+func NewInProcess(end net.Conn, limits Limits, slowLimit time.Duration) *UnixSocket {
+	t := NewUnixSocket(NewSocket(end, slowLimit, func() {}), limits)
+	t.name = InProcessName
+	return t
 }
 
 // IsBinary returns false: every message is a line.
@@ -46,8 +56,8 @@ func (t *UnixSocket) BeforeLarge(f func() error) { t.large = f }
 
 func longLine(int64) (before, after []byte) { return nil, []byte{'\n'} }
 
-// Name is UnixName.
-func (t *UnixSocket) Name() string { return UnixName }
+// Name is UnixName or InProcessName.
+func (t *UnixSocket) Name() string { return t.name }
 
 // Read returns the next line that is not empty.
 func (t *UnixSocket) Read() ([]byte, error) {
@@ -121,9 +131,14 @@ func (t *UnixSocket) tooLarge() error {
 // KeepAlive does nothing: the kernel reports when a local peer is gone.
 func (t *UnixSocket) KeepAlive(context.Context, func(CloseReason), func(error)) {}
 
-// AwaitHangup waits in the poller. When the peer closes its receiving side too, it gets EPOLLHUP, which wakes a reader (unix(7), epoll_ctl(2)).
+// AwaitHangup waits in the poller. When the peer closes its receiving side too, it gets EPOLLHUP, which wakes a reader (unix(7), epoll_ctl(2)). A
+// client in this process cannot close one side only, so it is gone.
 func (t *UnixSocket) AwaitHangup() {
-	raw, err := t.sock.Conn.(syscall.Conn).SyscallConn()
+	c, ok := t.sock.Conn.(syscall.Conn)
+	if !ok {
+		return
+	}
+	raw, err := c.SyscallConn()
 	if err != nil {
 		return
 	}
