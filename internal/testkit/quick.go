@@ -32,7 +32,9 @@ func TakesLong(t testing.TB) {
 
 // Main runs a package's tests. A TestMain calls it last. The run fails if a goroutine is left at its end, or if a test has started a
 // process in a quick run.
-func Main(m *testing.M) { goleak.VerifyTestMain(Suite{m}) }
+func Main(m *testing.M) {
+	goleak.VerifyTestMain(Suite{m}, goleak.IgnoreTopFunction("trl/internal/testkit.startPrograms"))
+}
 
 // Suite runs a package's tests, for a TestMain that does not end with Main.
 type Suite struct{ *testing.M }

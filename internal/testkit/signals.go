@@ -36,11 +36,14 @@ func Start(cmd *exec.Cmd) error {
 
 var starter = sync.OnceValue(func() chan<- func() {
 	jobs := make(chan func())
-	go func() { // lives as long as the test run
-		runtime.LockOSThread()
-		for job := range jobs {
-			job()
-		}
-	}()
+	go startPrograms(jobs)
 	return jobs
 })
+
+// startPrograms lives as long as the test run. Main does not count it as a leak.
+func startPrograms(jobs <-chan func()) {
+	runtime.LockOSThread()
+	for job := range jobs {
+		job()
+	}
+}

@@ -2,9 +2,12 @@ package host
 
 import (
 	"bufio"
+	"fmt"
 	"os"
 	"os/exec"
+	"path/filepath"
 	"strings"
+	"syscall"
 	"testing"
 
 	"github.com/prometheus/client_golang/prometheus"
@@ -13,6 +16,7 @@ import (
 
 	"trl/internal/testkit"
 	"trl/metrics"
+	"trl/runtime/cgroup"
 )
 
 func TestIsolation(t *testing.T) {
@@ -65,32 +69,65 @@ func TestHostCloseEndsAll(t *testing.T) {
 }
 
 func TestOnlyDeadInstancesAreCleanedUp(t *testing.T) {
-	if tier, why := testHost(t, "auto").Isolation(); tier != "cgroup" {
-		t.Skip("no cgroup of our own (needs root or delegation): ", why)
+	h := testHost(t, "auto")
+	if h.root == nil {
+		t.Skip("no cgroup of our own (needs root or delegation): ", h.why)
+	}
+	// Any other trl cleans up in our cgroup when it starts. Therefore the instances of this test run in a cgroup of their own.
+	own := filepath.Join(filepath.Dir(h.root.Dir), fmt.Sprintf("trl-test-instances-%d", os.Getpid()))
+	if err := os.Mkdir(own, 0o755); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := cgroup.KillLeftover(own); err != nil {
+			t.Error(err)
+		}
+	})
+	instance := func(marker string) (c *exec.Cmd, dir string) {
+		place := own
+		for _, below := range cgroup.Subdirs(own) {
+			if cgroup.LeafName.MatchString(filepath.Base(below)) { // an instance has enabled controllers, so own may have no processes
+				place = below
+			}
+		}
+		fd, err := unix.Open(place, unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer unix.Close(fd)
+		c = exec.Command(testkit.TestBinary, "awkward", "instance", marker)
+		c.SysProcAttr = &syscall.SysProcAttr{UseCgroupFD: true, CgroupFD: fd}
+		out, err := c.StdoutPipe()
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := testkit.Start(c); err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() { _, _ = c.Process.Kill(), c.Wait() })
+		if dir, err = bufio.NewReader(out).ReadString('\n'); err != nil {
+			t.Fatal(err)
+		}
+		return c, strings.TrimSuffix(dir, "\n")
 	}
 	m := testkit.Marker()
-	other := exec.Command(testkit.TestBinary, "awkward", "instance", m)
-	out, _ := other.StdoutPipe()
-	if err := other.Start(); err != nil {
-		t.Fatal(err)
+	first, dir := instance(m)
+	if filepath.Dir(dir) != own {
+		t.Fatalf("the instance is in %s, not in %s", dir, own)
 	}
-	dir, err := bufio.NewReader(out).ReadString('\n')
-	if err != nil {
-		t.Fatal(err)
-	}
-	dir = strings.TrimSuffix(dir, "\n")
-	testkit.Eventually(t, "its session runs", func() bool { return len(testkit.Alive(m)) == 2 })
+	alive := func(n int) func() bool { return func() bool { return len(testkit.Alive(m)) == n } }
+	testkit.Eventually(t, "the instance and its session run", alive(2))
 
-	testHost(t, "cgroup")
-	if _, err := os.Stat(dir); err != nil || len(testkit.Alive(m)) != 2 {
+	instance(testkit.Marker()) // cleans up when it starts
+	if _, err := os.Stat(dir); err != nil || !alive(2)() {
 		t.Fatalf("the living instance was hurt: %v", err)
 	}
-	_ = other.Process.Kill()
-	_ = other.Wait()
-	if len(testkit.Alive(m)) == 0 {
-		t.Log("another trl on this machine has just cleaned up")
+	_ = first.Process.Kill()
+	_ = first.Wait()
+	if !alive(1)() {
+		t.Fatalf("the dead instance has the processes %v, and not its session's alone", testkit.Alive(m))
 	}
-	testHost(t, "cgroup")
+	instance(testkit.Marker())
 	if _, err := os.Stat(dir); !os.IsNotExist(err) {
 		t.Errorf("the dead instance's directory: %v", err)
 	}
