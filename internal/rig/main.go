@@ -102,7 +102,7 @@ func Main(m *testing.M) {
 func leftBehind() (left []string) {
 	for deadline := time.Now().Add(testkit.Patience); ; time.Sleep(10 * time.Millisecond) {
 		left = left[:0]
-		for _, pid := range Pids() {
+		for _, pid := range testkit.Pids() {
 			if line := Cmdline(pid); strings.HasPrefix(line, Binary+" ") {
 				left = append(left, fmt.Sprint(pid, ": ", line))
 			}

@@ -194,7 +194,7 @@ func ZombiesOf(parent int) (n int) { z, _ := childCounts(parent); return z }
 func childrenOf(parent int) (n int) { _, c := childCounts(parent); return c }
 
 func childCounts(parent int) (zombies, others int) {
-	for _, pid := range Pids() {
+	for _, pid := range testkit.Pids() {
 		if state, of, _, ok := ProcStat(pid); ok && of == parent {
 			if state == 'Z' {
 				zombies++

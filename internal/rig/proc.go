@@ -1,6 +1,7 @@
 package rig
 
 import (
+	"bytes"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -23,36 +24,29 @@ func Sleeper() string { return fmt.Sprintf("sleep 300.%07d%04d", os.Getpid()%1e7
 func Unique(name string) string { return fmt.Sprint(name, "-", sleepers.Add(1)) }
 
 // Running lists the processes with this command line, without zombies.
-func Running(command string) (all []int) {
-	for _, pid := range Pids() {
-		if Cmdline(pid) == command {
-			all = append(all, pid)
-		}
-	}
-	return all
-}
-
-func Pids() (all []int) {
-	entries, _ := os.ReadDir("/proc")
-	for _, e := range entries {
-		if pid, err := strconv.Atoi(e.Name()); err == nil {
-			all = append(all, pid)
-		}
-	}
-	return all
+func Running(command string) []int {
+	return testkit.PidsWhose("cmdline", func(text []byte) bool { return string(spaced(text)) == command })
 }
 
 // Cmdline returns a process's command line with spaces between the words; "" for a zombie and for a process that is gone.
-func Cmdline(pid int) string {
-	b, _ := os.ReadFile(fmt.Sprintf("/proc/%d/cmdline", pid))
-	return strings.ReplaceAll(strings.TrimSuffix(string(b), "\x00"), "\x00", " ")
+func Cmdline(pid int) string { return string(spaced(testkit.ReadProc(pid, "cmdline"))) }
+
+// spaced puts spaces between the words of a command line.
+func spaced(cmdline []byte) []byte {
+	cmdline = bytes.TrimSuffix(cmdline, []byte{0})
+	for i, c := range cmdline {
+		if c == 0 {
+			cmdline[i] = ' '
+		}
+	}
+	return cmdline
 }
 
 // StatFields returns the fields of /proc/PID/stat from the state on: state ppid pgrp session tty_nr tpgid and so on; nil for a process that
 // is gone.
 func StatFields(pid int) []string {
-	b, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
-	if err != nil {
+	b := testkit.ReadProc(pid, "stat")
+	if len(b) == 0 {
 		return nil
 	}
 	return strings.Fields(string(b[strings.LastIndexByte(string(b), ')')+1:]))
@@ -69,14 +63,9 @@ func ProcStat(pid int) (state byte, parent int, start string, ok bool) {
 }
 
 // ProcessesOfSession lists the processes whose environment names this session.
-func ProcessesOfSession(session string) (all []int) {
-	for _, pid := range Pids() {
-		b, _ := os.ReadFile(fmt.Sprintf("/proc/%d/environ", pid))
-		if strings.Contains(string(b), "TRL_SESSION_ID="+session+"\x00") {
-			all = append(all, pid)
-		}
-	}
-	return all
+func ProcessesOfSession(session string) []int {
+	word := []byte("TRL_SESSION_ID=" + session + "\x00")
+	return testkit.PidsWhose("environ", func(text []byte) bool { return bytes.Contains(text, word) })
 }
 
 // UniqueFile returns a path in the gateway's home that nothing else uses, and a function that says whether the file exists.

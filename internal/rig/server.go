@@ -189,7 +189,7 @@ func StartedBy(words ...string) func(*exec.Cmd) {
 // session gets, or by the working directory. Zombies have neither.
 func (g *Server) Processes() (all []string) {
 	mark := []byte("TMPDIR=" + g.Dir)
-	for _, pid := range Pids() {
+	for _, pid := range testkit.Pids() {
 		if pid == g.Pid || g.Cmd != nil && pid == g.Cmd.Process.Pid || pid == os.Getpid() {
 			continue
 		}

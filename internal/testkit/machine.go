@@ -3,9 +3,6 @@ package testkit
 import (
 	"fmt"
 	"os"
-	"path/filepath"
-	"slices"
-	"strings"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -21,20 +18,6 @@ var markers atomic.Int64
 // Marker returns a text that no other process has on its command line, and that sleep takes for a duration.
 func Marker() string {
 	return fmt.Sprintf("%d.%06d%06d", int(AwkwardLife.Seconds()), os.Getpid(), markers.Add(1))
-}
-
-// Alive returns the processes that have the marker on their command line, without zombies.
-func Alive(marker string) (pids []int) {
-	files, _ := filepath.Glob("/proc/[0-9]*/cmdline")
-	for _, file := range files {
-		text, _ := os.ReadFile(file) // a zombie's is empty
-		var pid int
-		if _, err := fmt.Sscanf(file, "/proc/%d/", &pid); err == nil && strings.Contains(string(text), marker) {
-			pids = append(pids, pid)
-		}
-	}
-	slices.Sort(pids)
-	return pids
 }
 
 // DeadMount mounts a file system that answers nobody, until answer is called: then with an error.

@@ -17,13 +17,20 @@ func Eventually(t testing.TB, what string, f func() bool) {
 	EventuallyWithin(t, Patience, what, f)
 }
 
-// EventuallyWithin is Eventually with another limit.
+// EventuallyWithin is Eventually with another limit. It pauses after each look, the longer the more a look costs and the longer it has waited
+// already: waits for other processes do not need the processor that these need.
 func EventuallyWithin(t testing.TB, limit time.Duration, what string, f func() bool) {
 	t.Helper()
-	for end := time.Now().Add(limit); !f(); time.Sleep(2 * time.Millisecond) {
-		if time.Now().After(end) {
+	for begin := time.Now(); ; {
+		look := time.Now()
+		if f() {
+			return
+		}
+		now := time.Now()
+		if now.Sub(begin) > limit {
 			t.Fatalf("did not happen within %v: %s", limit, what)
 		}
+		time.Sleep(min(max(2*time.Millisecond, 3*now.Sub(look), now.Sub(begin)/16), 50*time.Millisecond))
 	}
 }
 

@@ -22,7 +22,7 @@ const secretMark = "planted-"
 // below lists all processes of a gateway, the outermost first: what the kernel says of parents.
 func below(g *rig.Server) (all []int) {
 	children := map[int][]int{}
-	for _, pid := range rig.Pids() {
+	for _, pid := range testkit.Pids() {
 		if _, parent, _, ok := rig.ProcStat(pid); ok {
 			children[parent] = append(children[parent], pid)
 		}

@@ -443,7 +443,7 @@ func TestGatewayWorksAsPID1(t *testing.T) {
 		t.Fatalf("%q %v", line, err)
 	}
 	g := &rig.Server{Addr: addr, Book: book, Dir: dir, Home: dir}
-	for _, pid := range rig.Pids() {
+	for _, pid := range testkit.Pids() {
 		if _, parent, _, ok := rig.ProcStat(pid); ok && parent == cmd.Process.Pid {
 			g.Pid = pid
 		}

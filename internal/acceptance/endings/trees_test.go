@@ -9,6 +9,7 @@ import (
 	"testing"
 
 	"trl/internal/rig"
+	"trl/internal/testkit"
 )
 
 // A kind is a kind of process tree that is hard to end, as a script for sh. $1 is its mark: a number for sleep that is in
@@ -92,7 +93,7 @@ func (tr *tree) grown() bool {
 
 // alive lists its processes, zombies not.
 func (tr *tree) alive() (all []int) {
-	for _, pid := range rig.Pids() {
+	for _, pid := range testkit.Pids() {
 		if strings.Contains(rig.Cmdline(pid), tr.mark) {
 			all = append(all, pid)
 		}

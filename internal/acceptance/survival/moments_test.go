@@ -85,7 +85,7 @@ func TestNextGatewayFinishesAReset(t *testing.T) {
 	}
 	c.Begin("session.reset", object{"session_id": s})
 	testkit.Eventually(t, "the next shell starts", func() bool {
-		return len(rig.Running(nap)) == 0 && slices.ContainsFunc(rig.Pids(), func(pid int) bool { return strings.HasPrefix(rig.Cmdline(pid), "/bin/sh "+sh+" ") })
+		return len(rig.Running(nap)) == 0 && slices.ContainsFunc(testkit.Pids(), func(pid int) bool { return strings.HasPrefix(rig.Cmdline(pid), "/bin/sh "+sh+" ") })
 	})
 	for range 2 {
 		g.KillGateway(t)
@@ -295,7 +295,7 @@ func TestEndsBeforeTheNextGatewayAreReported(t *testing.T) {
 		t.Fatal(err)
 	}
 	testkit.Eventually(t, "all have ended", func() bool {
-		return !slices.ContainsFunc(rig.Pids(), func(pid int) bool {
+		return !slices.ContainsFunc(testkit.Pids(), func(pid int) bool {
 			state, _, _, ok := rig.ProcStat(pid)
 			return ok && state != 'Z' && strings.Contains(rig.Cmdline(pid), flag)
 		})

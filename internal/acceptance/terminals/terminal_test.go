@@ -180,7 +180,7 @@ func TestTerminalHasItsVariables(t *testing.T) {
 func countPTYs(t testing.TB) int {
 	t.Helper()
 	ours := map[string]bool{}
-	for _, pid := range rig.Pids() {
+	for _, pid := range testkit.Pids() {
 		if pid == os.Getpid() || !descends(pid, os.Getpid()) {
 			continue
 		}

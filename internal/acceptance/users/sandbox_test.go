@@ -64,7 +64,7 @@ func sandboxParent(pid int) int {
 
 // sandboxLeft lists the processes that have the gateway's directory in their command line: launcher, bwrap, keeper and gateway.
 func sandboxLeft(g *rig.Server) (left []string) {
-	for _, pid := range rig.Pids() {
+	for _, pid := range testkit.Pids() {
 		if line := rig.Cmdline(pid); strings.Contains(line, g.Dir) {
 			left = append(left, fmt.Sprint(pid, " ", line))
 		}
