@@ -403,11 +403,9 @@ func (e *Exec) Input(p []byte, eof bool) error {
 
 func inputFault(err error) error {
 	switch {
-	case err == nil:
-		return nil
 	case errors.Is(err, stream.ErrStdinClosed):
 		return protocol.Errorf(protocol.StdinClosed, "stdin is closed")
-	case errors.Is(err, shell.ErrStdinFull):
+	case errors.Is(err, stream.ErrStdinFull):
 		return protocol.Errorf(protocol.LimitExceeded, "stdin is not being read").With("limit", "stdin")
 	}
 	return err

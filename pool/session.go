@@ -17,6 +17,7 @@ import (
 	"trl/pool/shells"
 	"trl/pool/warm"
 	"trl/protocol"
+	"trl/runtime/saved"
 	"trl/runtime/sessionlog"
 	"trl/runtime/shell"
 	"trl/statemachine"
@@ -127,7 +128,7 @@ type opening struct {
 // logged is the session log, and the last entry of the shell.
 type logged struct {
 	sessionLog *sessionlog.Log // set once, under mu, with the shell; nil: nothing can be written yet
-	savedShell atomic.Pointer[shell.SavedShell]
+	savedShell atomic.Pointer[saved.Shell]
 	logFailure sync.Once // logs that the session log fails
 }
 

@@ -8,6 +8,7 @@ import (
 	"trl/pool/clock"
 	"trl/pool/entry"
 	"trl/pool/requestkey"
+	"trl/runtime/saved"
 	"trl/runtime/sessionlog"
 	"trl/runtime/shell"
 )
@@ -41,14 +42,14 @@ var entryBuffers = sync.Pool{New: func() any { return new(bytes.Buffer) }}
 type entryWriter struct{ s *Session }
 
 // Shell writes the current state of the shell.
-func (w entryWriter) Shell(r shell.SavedShell) {
+func (w entryWriter) Shell(r saved.Shell) {
 	w.s.appendLog(entry.Entry{Shell: &r})
 	r.After = nil // an event, which is told once
 	w.s.savedShell.Store(&r)
 }
 
 // Begun writes that the command that has the turn begins. The runner calls it before it sends the command to the shell.
-func (w entryWriter) Begun(_ *shell.Command, c shell.SavedCommand) {
+func (w entryWriter) Begun(_ *shell.Command, c saved.Command) {
 	w.s.mu.Lock()
 	e := w.s.running
 	w.s.mu.Unlock()

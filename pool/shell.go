@@ -10,6 +10,7 @@ import (
 	"trl/pool/shells"
 	"trl/pool/warm"
 	"trl/protocol"
+	"trl/runtime/own"
 	"trl/runtime/shell"
 	"trl/statemachine"
 )
@@ -75,7 +76,7 @@ func (s *Session) getShell(ws *warm.Shell) (*shell.Shell, error) {
 func (s *Session) newShell() (*shell.Shell, error) {
 	for {
 		sh, err := s.pool.openShell(s.ctx, s.id, s.spec)
-		if !shell.Scarce(err) || !s.pool.warm.Evict() {
+		if !own.Scarce(err) || !s.pool.warm.Evict() {
 			return sh, err
 		}
 	}
@@ -144,7 +145,7 @@ func (s *Session) reviveShell() (again <-chan time.Time) {
 	switch {
 	case err != nil && s.ctx.Err() != nil:
 		return nil // the session ends meanwhile
-	case shell.Scarce(err):
+	case own.Scarce(err):
 		return time.After(reviveRetry)
 	case err != nil:
 		s.log.Error().Err(err).Msg("shell not restored")
@@ -216,7 +217,7 @@ func (s *Session) reset() error {
 	s.resetGate.Lock()
 	err := s.shell.Reset(s.ctx, s.spec.dir, s.pool.environ(s.id, s.spec))
 	s.resetGate.Unlock()
-	scarce := err != nil && shell.Scarce(err) // the session stays, and gets its shell when nothing is short any more
+	scarce := err != nil && own.Scarce(err) // the session stays, and gets its shell when nothing is short any more
 	if err != nil && s.ctx.Err() == nil && !scarce {
 		s.log.Error().Err(err).Msg("shell not reset")
 		s.end(protocol.ReasonShellFailed, 0)

@@ -7,7 +7,7 @@ import (
 	"time"
 
 	"trl/protocol"
-	"trl/runtime/shell"
+	"trl/runtime/stream"
 )
 
 // Label says who a viewer is.
@@ -223,10 +223,10 @@ func (t *Terminal) Input(v *Viewer, p []byte) error {
 	}
 	t.session.lastActive.Store(int64(time.Since(idleBase)))
 	err := t.terminal.Input(p)
-	if errors.Is(err, shell.ErrLongLine) {
+	if errors.Is(err, stream.ErrLongLine) {
 		return protocol.Errorf(protocol.LimitExceeded, "terminal is in line mode, which holds 4095 bytes of a line").With("limit", "line")
 	}
-	if errors.Is(err, shell.ErrStdinFull) {
+	if errors.Is(err, stream.ErrStdinFull) {
 		return protocol.Errorf(protocol.LimitExceeded, "terminal is not being read").With("limit", "stdin")
 	}
 	return inputFault(err)

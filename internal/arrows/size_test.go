@@ -19,10 +19,6 @@ const (
 	maxPackageLines = 5000
 )
 
-// longPackages are over maxPackageLines, with their size when this test was written. An entry goes when the package is under the limit;
-// none is added, and no number grows.
-var longPackages = map[string]int{"runtime/shell": 5600}
-
 func TestPackagesAreSmall(t *testing.T) {
 	lines := map[string]int{}
 	for _, name := range productFiles(t) {
@@ -36,12 +32,8 @@ func TestPackagesAreSmall(t *testing.T) {
 		lines[filepath.ToSlash(filepath.Dir(name))] += bytes.Count(b, []byte("\n"))
 	}
 	for _, name := range slices.Sorted(maps.Keys(lines)) {
-		known, listed := longPackages[name]
-		switch n := lines[name]; {
-		case n > max(maxPackageLines, known):
-			t.Errorf("%s has %d lines, at most %d are allowed", name, n, max(maxPackageLines, known))
-		case n <= maxPackageLines && listed:
-			t.Errorf("%s is no longer over %d lines: take it off the list", name, maxPackageLines)
+		if n := lines[name]; n > maxPackageLines {
+			t.Errorf("%s has %d lines, at most %d are allowed", name, n, maxPackageLines)
 		}
 	}
 }

@@ -12,33 +12,33 @@ import (
 	"trl/pool/clock"
 	"trl/protocol"
 	"trl/runtime/journal"
-	"trl/runtime/shell"
+	"trl/runtime/saved"
 	"trl/runtime/stream"
 )
 
 // Entry is one line of a session log: one of its fields is set, or Exec and Begun.
 type Entry struct {
-	Session  *Session          `json:"session,omitzero"`
-	Name     *string           `json:"name,omitzero"`
-	Settings *Settings         `json:"settings,omitzero"`
-	Shell    *shell.SavedShell `json:"shell,omitzero"`
-	Exec     *Exec             `json:"exec,omitzero"`
-	Begun    *Begun            `json:"begun,omitzero"`
-	Cancel   *Cancel           `json:"cancel,omitzero"`
-	Done     *Done             `json:"done,omitzero"`
-	Process  *Process          `json:"process,omitzero"`
-	Expired  string            `json:"expired,omitzero"` // the id of a process that is being ended for its time
-	Exited   *Exited           `json:"exited,omitzero"`
-	Terminal *Terminal         `json:"terminal,omitzero"`
-	Closed   *Closed           `json:"closed,omitzero"`
-	Forgot   string            `json:"forgot,omitzero"` // the id of an exec, a process or a terminal that is no longer kept
-	Share    *Share            `json:"share,omitzero"`
-	Unshared string            `json:"unshared,omitzero"` // the id of a share that has ended
-	Unwanted string            `json:"unwanted,omitzero"` // the id of a recording that was deleted while it was being made
-	Revived  *Revived          `json:"revived,omitzero"`  // until a command is done or a reset begins
-	Reset    bool              `json:"reset,omitzero"`    // begins; the next shell ends it
-	Ending   *Ending           `json:"ending,omitzero"`
-	Over     *Over             `json:"over,omitzero"`
+	Session  *Session     `json:"session,omitzero"`
+	Name     *string      `json:"name,omitzero"`
+	Settings *Settings    `json:"settings,omitzero"`
+	Shell    *saved.Shell `json:"shell,omitzero"`
+	Exec     *Exec        `json:"exec,omitzero"`
+	Begun    *Begun       `json:"begun,omitzero"`
+	Cancel   *Cancel      `json:"cancel,omitzero"`
+	Done     *Done        `json:"done,omitzero"`
+	Process  *Process     `json:"process,omitzero"`
+	Expired  string       `json:"expired,omitzero"` // the id of a process that is being ended for its time
+	Exited   *Exited      `json:"exited,omitzero"`
+	Terminal *Terminal    `json:"terminal,omitzero"`
+	Closed   *Closed      `json:"closed,omitzero"`
+	Forgot   string       `json:"forgot,omitzero"` // the id of an exec, a process or a terminal that is no longer kept
+	Share    *Share       `json:"share,omitzero"`
+	Unshared string       `json:"unshared,omitzero"` // the id of a share that has ended
+	Unwanted string       `json:"unwanted,omitzero"` // the id of a recording that was deleted while it was being made
+	Revived  *Revived     `json:"revived,omitzero"`  // until a command is done or a reset begins
+	Reset    bool         `json:"reset,omitzero"`    // begins; the next shell ends it
+	Ending   *Ending      `json:"ending,omitzero"`
+	Over     *Over        `json:"over,omitzero"`
 }
 
 // allowInvalidUTF8 is for directories, whose names may be any bytes.
@@ -123,10 +123,10 @@ type Exec struct {
 
 // Begun says that a command is about to be given to the shell.
 type Begun struct {
-	ID      string             `json:"id"`
-	At      time.Time          `json:"at"`
-	Uptime  clock.Uptime       `json:"uptime,omitzero"`
-	Command shell.SavedCommand `json:"command"`
+	ID      string        `json:"id"`
+	At      time.Time     `json:"at"`
+	Uptime  clock.Uptime  `json:"uptime,omitzero"`
+	Command saved.Command `json:"command"`
 }
 
 // Cancel says that a command is being cancelled.
@@ -153,9 +153,9 @@ type Done struct {
 // Process is a process that is about to start.
 type Process struct {
 	Child
-	Name    string             `json:"name,omitzero"`
-	Timeout Duration           `json:"timeout"`
-	Process shell.SavedProcess `json:"process"`
+	Name    string        `json:"name,omitzero"`
+	Timeout Duration      `json:"timeout"`
+	Process saved.Process `json:"process"`
 }
 
 // ChildEnd is what Exited and Closed have in common.
@@ -177,9 +177,9 @@ type Exited struct {
 // Terminal is a terminal that is about to start.
 type Terminal struct {
 	Child
-	Nonce     string              `json:"nonce"`
-	Terminal  shell.SavedTerminal `json:"terminal"`
-	Recording string              `json:"recording,omitzero"`
+	Nonce     string         `json:"nonce"`
+	Terminal  saved.Terminal `json:"terminal"`
+	Recording string         `json:"recording,omitzero"`
 }
 
 // Closed is how a terminal ended.

@@ -10,6 +10,7 @@ import (
 	"trl/pool/ids"
 	"trl/protocol"
 	"trl/runtime/journal"
+	"trl/runtime/saved"
 	"trl/runtime/shell"
 	"trl/runtime/stream"
 )
@@ -17,7 +18,7 @@ import (
 // Log is what a session log says of one session. The zero Log has read nothing.
 type Log struct {
 	Session       *Session
-	Shell         *shell.SavedShell
+	Shell         *saved.Shell
 	Ended         []*LoggedEnd      // commands that have ended and have one binary entry
 	Work          []*LoggedWork     // the other commands, the processes and the terminals, in the order of their entries
 	Tombstones    []*ChildTombstone // processes and terminals of which only the request_key is remembered
@@ -248,7 +249,7 @@ func (m *Log) read(e *Entry) {
 }
 
 // shellReplaced notes what was lost with the shell before.
-func (m *Log) shellReplaced(r *shell.Replaced) {
+func (m *Log) shellReplaced(r *saved.Replaced) {
 	switch {
 	case r == nil:
 	case r.Seq == 0: // no command ran: the next command's client is told

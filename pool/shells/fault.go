@@ -7,7 +7,6 @@ import (
 
 	"trl/protocol"
 	"trl/runtime/own"
-	"trl/runtime/shell"
 	"trl/runtime/slowfs"
 )
 
@@ -31,7 +30,7 @@ func Fault(err error, dir string) *protocol.Error {
 			return noDir(dir).WithCause(err)
 		}
 	}
-	if shell.Scarce(err) {
+	if own.Scarce(err) {
 		return protocol.Errorf(protocol.LimitExceeded, "server or session is out of processes, memory or descriptors").WithCause(err)
 	}
 	return protocol.Errorf(protocol.ShellFailed, "shell cannot be used").WithCause(err)

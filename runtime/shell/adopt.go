@@ -3,9 +3,7 @@ package shell
 import (
 	"context"
 	"math"
-	"os"
 	"slices"
-	"syscall"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -14,87 +12,17 @@ import (
 	"trl/runtime/dialect"
 	"trl/runtime/journal"
 	"trl/runtime/own"
+	"trl/runtime/saved"
 	"trl/runtime/stream"
 )
-
-// The Saved types below are written to the session log, so that the next gateway can go on where this one was killed. Numbers of
-// descriptors are the keeper's. No value depends on a command's output, and only SavedCommand is written for each command.
-
-// SavedShell describes a shell between its commands.
-type SavedShell struct {
-	Pid        int      `json:"pid,omitempty"` // 0: the session has no shell process
-	Scope      int      `json:"cell,omitempty"`
-	LeftScopes []int    `json:"left,omitempty"`  // scopes of processes that commands left running
-	Held       []int    `json:"held,omitempty"`  // the shell's channels, see shellProc.held
-	State      []int    `json:"state,omitempty"` // the snapshot files, see state.held
-	Dir        string   `json:"dir"`             // Dir and Env: the shell was started with them
-	Env        []string `json:"env"`
-	Seq        int      `json:"seq"`
-	Trap       bool     `json:"int_trap,omitempty"`
-	Funcs      bool     `json:"funcs,omitempty"`
-
-	After *Replaced `json:"after,omitempty"` // set in the first entry of a shell that replaced another
-}
-
-// Replaced says which command ended with the previous shell. It is in the same entry as the new shell, so a killed gateway leaves
-// both or neither, and the next gateway never mistakes the new shell for the shell that got the command.
-type Replaced struct {
-	Seq       int      `json:"seq,omitempty"` // of the command that ended with the old shell; 0: no command had begun
-	Code      int      `json:"code,omitempty"`
-	Cancelled bool     `json:"cancelled,omitempty"`
-	Lost      []string `json:"lost,omitempty"` // parts of the shell's state that were lost
-}
-
-// SavedCommand describes a running command.
-type SavedCommand struct {
-	Seq        int               `json:"seq"`
-	Sent       int               `json:"sent"` // length of the command's line in the script channel
-	Scope      int               `json:"cell"` // holds the processes that the command started
-	Pipes      stream.SavedPipes `json:"lane"`
-	Span       journal.Span      `json:"span"`
-	Stdin      []stream.HeldFile `json:"stdin,omitempty"`
-	Before     []stream.HeldFile `json:"before,omitempty"` // file that the shell reads before the command's text
-	UsedBefore *SavedUsage       `json:"used,omitempty"`   // usage of the session when the command began; nil: unknown
-
-	Snapshot int  `json:"snapshot,omitempty"` // number of the last snapshot that was requested before the command
-	Current  bool `json:"current,omitempty"`  // no command has ended between that snapshot and this command
-
-	Timeout   string `json:"timeout,omitempty"`   // kind of the time limit for which the command is being aborted; the session's owner writes down a cancel
-	Cancelled bool   `json:"cancelled,omitempty"` // set together with Code
-	Code      *int   `json:"code,omitempty"`      // exit code of a command that has ended; its own variables and directory are being undone
-
-	Replaced *Replaced `json:"replaced,omitempty"` // the command ended with its shell, and the next shell has started
-}
-
-// SavedUsage is the Usage of a group without the peak, which is measured anew for each command.
-type SavedUsage struct {
-	CPU      int64 `json:"cpu"` // nanoseconds
-	OOMKills int64 `json:"oom,omitzero"`
-	PIDHits  int64 `json:"pids,omitzero"`
-}
-
-// SavedProcess describes a background process.
-type SavedProcess struct {
-	Pid    int               `json:"pid"`
-	Scope  int               `json:"cell"`
-	Copy   bool              `json:"copy,omitempty"` // a forked copy of a POSIX shell, so not a child of the keeper
-	Start  uint64            `json:"start,omitempty"`
-	Pipes  stream.SavedPipes `json:"lane"`
-	Span   journal.Span      `json:"span"`
-	Stdin  []stream.HeldFile `json:"stdin,omitempty"`
-	Held   []stream.HeldFile `json:"held,omitempty"`
-	Status int               `json:"status,omitempty"` // for a copy: the pipe from which its status is read
-	Gate   int               `json:"gate"`             // a line written to it lets the process run
-	Lost   []string          `json:"lost,omitempty"`   // parts of the session's state that the process does not have
-}
 
 // An EntryWriter writes entries to the session log for the next gateway. It writes each entry before anything depends on it. Its
 // methods do not call the shell.
 type EntryWriter interface {
 	// Shell is called when the shell has changed.
-	Shell(SavedShell)
-	// Begun is called by Run before the shell gets the command, and again when the SavedCommand changes.
-	Begun(*Command, SavedCommand)
+	Shell(saved.Shell)
+	// Begun is called by Run before the shell gets the command, and again when the saved.Command changes.
+	Begun(*Command, saved.Command)
 	// Compact is called by Run soon after Command.WakeRun. No other call by the session's runner goes on meanwhile.
 	Compact()
 }
@@ -113,14 +41,14 @@ func (s *Shell) SetEntryWriter(r EntryWriter) {
 func (s *Shell) save() { s.saveReplaced(nil) }
 
 // saveReplaced is save for a shell that has replaced another.
-func (s *Shell) saveReplaced(after *Replaced) {
+func (s *Shell) saveReplaced(after *saved.Replaced) {
 	s.saveMu.Lock()
 	defer s.saveMu.Unlock()
 	if s.entries == nil {
 		return
 	}
 	s.mu.Lock()
-	r := SavedShell{Dir: s.cfg.Dir, Env: s.cfg.Env, Seq: s.seq, Trap: s.mayTrapAbort, Funcs: s.mayHaveFunctions.Load(), State: s.state.held, LeftScopes: s.leftScopesLocked()}
+	r := saved.Shell{Dir: s.cfg.Dir, Env: s.cfg.Env, Seq: s.seq, Trap: s.mayTrapAbort, Funcs: s.mayHaveFunctions.Load(), State: s.state.held, LeftScopes: s.leftScopesLocked()}
 	if p := s.p; p != nil {
 		r.Pid, r.Scope, r.Held = p.child.Pid(), p.scope.Number(), p.held
 	}
@@ -190,7 +118,7 @@ func (a *Adoption) OpenEnded(c ShellConfig) *Shell {
 
 // IsComplete tells whether the keeper holds everything that Shell needs. It does not if the last gateway was closing the session
 // and had already ended the shell.
-func (a *Adoption) IsComplete(r SavedShell) bool {
+func (a *Adoption) IsComplete(r saved.Shell) bool {
 	if len(r.State) != 4 || len(r.Held) != 4 || len(a.from.Scopes) == 0 || a.from.Children[r.Pid] == nil {
 		return false
 	}
@@ -203,7 +131,7 @@ func (a *Adoption) IsComplete(r SavedShell) bool {
 }
 
 // OpenForReset restores a Shell without its process, which Reset was replacing. The caller must call Reset next.
-func (a *Adoption) OpenForReset(c ShellConfig, r SavedShell) (*Shell, error) {
+func (a *Adoption) OpenForReset(c ShellConfig, r saved.Shell) (*Shell, error) {
 	c.Dir, c.Env = r.Dir, r.Env
 	s := a.OpenEnded(c)
 	s.closing.Store(false)
@@ -222,7 +150,7 @@ func (a *Adoption) OpenForReset(c ShellConfig, r SavedShell) (*Shell, error) {
 }
 
 // Shell restores the shell, dead or alive. A dead one is later revived like any shell that died between commands.
-func (a *Adoption) Shell(c ShellConfig, r SavedShell) (*Shell, error) {
+func (a *Adoption) Shell(c ShellConfig, r saved.Shell) (*Shell, error) {
 	k, _, err := dialect.Of(c.Path)
 	if err != nil {
 		return nil, err
@@ -299,7 +227,7 @@ func (a *Adoption) Discard(ctx context.Context) error {
 }
 
 // Resume prepares a command that was running, so that Run goes on with it. The command's Journal has been restored before.
-func (a *Adoption) Resume(c *Command, r SavedCommand, began time.Time) error {
+func (a *Adoption) Resume(c *Command, r saved.Command, began time.Time) error {
 	l, err := a.Pipes(r.Pipes)
 	if err != nil {
 		return err
@@ -308,7 +236,7 @@ func (a *Adoption) Resume(c *Command, r SavedCommand, began time.Time) error {
 	if p := a.shell.p; r.Scope == 0 && p != nil { // an older version wrote no scope
 		scope = p.scope
 	}
-	c.resumed, c.stdin = &resumed{SavedCommand: r, scope: scope, pipes: l, beforeFD: -1, began: began}, a.Stdin(r.Stdin)
+	c.resumed, c.stdin = &resumed{Command: r, scope: scope, pipes: l, beforeFD: -1, began: began}, a.Stdin(r.Stdin)
 	if len(r.Before) == 1 {
 		c.resumed.beforeFD = a.TakeFile(r.Before[0])
 	}
@@ -322,7 +250,7 @@ func (a *Adoption) Resume(c *Command, r SavedCommand, began time.Time) error {
 }
 
 // LastEnded restores what the entry of the last ended command says about the snapshots. It is for a shell that runs no command.
-func (a *Adoption) LastEnded(r SavedCommand) { a.shell.state.restoreEnded(r) }
+func (a *Adoption) LastEnded(r saved.Command) { a.shell.state.restoreEnded(r) }
 
 // RestoreStdin restores the stdin of a command that waits for its turn.
 func (a *Adoption) RestoreStdin(c *Command, stdin []stream.HeldFile) {
@@ -332,7 +260,7 @@ func (a *Adoption) RestoreStdin(c *Command, stdin []stream.HeldFile) {
 
 // resumed is what a command needs that goes on under this gateway.
 type resumed struct {
-	SavedCommand
+	saved.Command
 	scope    own.KeptScope
 	pipes    *stream.Pipes
 	beforeFD int // our descriptor of the file Before; -1: none
@@ -359,7 +287,7 @@ func (a *Adoption) ReadOn(j *journal.Journal, r *stream.SavedPipes) {
 }
 
 // Process restores a background process, ended or not. Its journal j has been restored before.
-func (a *Adoption) Process(r SavedProcess, j *journal.Journal) (*Process, error) {
+func (a *Adoption) Process(r saved.Process, j *journal.Journal) (*Process, error) {
 	child := a.from.Children[r.Pid]
 	if child == nil && !r.Copy {
 		j.Close()
@@ -371,17 +299,14 @@ func (a *Adoption) Process(r SavedProcess, j *journal.Journal) (*Process, error)
 		return nil, err
 	}
 	delete(a.from.Children, r.Pid)
-	p := &Process{b: a.b, s: a.shell, heldResources: heldResources{group: a.from.Group}, scope: a.scope(r.Scope), pid: r.Pid, pipes: l, copier: stream.NewCopier(j), exited: make(chan struct{}), saved: r}
+	p := &Process{b: a.b, s: a.shell, files: stream.HeldFiles{Group: a.from.Group}, scope: a.scope(r.Scope), pid: r.Pid, pipes: l, copier: stream.NewCopier(j), exited: make(chan struct{}), saved: r}
 	j.OnRoom(p.copier.OnRoom)
 	_ = p.copier.TakePipes(l)
 	if !r.Copy {
 		l.CloseWriters()
 	}
-	p.restore(a, r.Held, r.Gate)
-	status := -1
-	if i := slices.Index(p.heldNumbers, r.Status); i >= 0 {
-		status = p.files[i]
-	}
+	p.files.Restore(a.Restorer, r.Held, r.Gate)
+	status := p.files.File(r.Status)
 	if p.stdin = a.Stdin(r.Stdin); p.stdin != nil {
 		p.inputToken, p.feederDone = make(chan struct{}, 1), make(chan struct{})
 		p.inputToken <- struct{}{}
@@ -405,31 +330,18 @@ func (a *Adoption) Process(r SavedProcess, j *journal.Journal) (*Process, error)
 }
 
 // EndedProcess returns a Process for one that had ended. Processes that it started may still run.
-func (a *Adoption) EndedProcess(r SavedProcess, status own.Status) *Process {
-	p := &Process{b: a.b, s: a.shell, heldResources: heldResources{group: a.from.Group}, scope: a.scope(r.Scope), pid: r.Pid, copier: stream.NewCopier(nil), exited: make(chan struct{}), status: status, saved: r}
+func (a *Adoption) EndedProcess(r saved.Process, status own.Status) *Process {
+	p := &Process{b: a.b, s: a.shell, files: stream.HeldFiles{Group: a.from.Group}, scope: a.scope(r.Scope), pid: r.Pid, copier: stream.NewCopier(nil), exited: make(chan struct{}), status: status, saved: r}
 	p.removeScope()
 	close(p.exited)
 	return p
 }
 
-// scope returns the scope with that number, or a goneScope, and marks the number as known.
+// scope returns the scope with that number, or a GoneScope, and marks the number as known.
 func (a *Adoption) scope(number int) own.KeptScope {
 	a.knownScopes[number] = true
 	if c, ok := a.from.Scopes[number]; ok {
 		return c
 	}
-	return goneScope(number)
+	return own.GoneScope(number)
 }
-
-// goneScope stands for a scope that was removed. It has no members.
-type goneScope int
-
-func (c goneScope) Number() int                         { return int(c) }
-func (goneScope) Spawn(own.Spec) (own.KeptChild, error) { return nil, os.ErrNotExist }
-func (goneScope) AddChild(int) error                    { return os.ErrNotExist }
-func (goneScope) AddForkedCopy(int) error               { return os.ErrNotExist }
-func (goneScope) MembersExcept(int) []int               { return nil }
-func (goneScope) Signal(syscall.Signal, int)            {}
-func (goneScope) SignalSome(syscall.Signal, ...int)     {}
-func (goneScope) Kill(int) error                        { return nil }
-func (goneScope) Remove() bool                          { return true }

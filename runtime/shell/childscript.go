@@ -9,6 +9,7 @@ import (
 	"trl/runtime/dialect"
 	"trl/runtime/procfs"
 	"trl/runtime/slowfs"
+	"trl/runtime/stream"
 )
 
 // A background process or a terminal starts as a fresh shell that reads the last snapshot of the session's shell. This file
@@ -120,6 +121,11 @@ func (s *Shell) stateScript(sp *shellProc, free bool, hold func([]byte) (int, er
 // not if the directory was removed: its cd fails, and the process stays where it is.
 func (s *Shell) changesDir(sp *shellProc, state string, gone, free bool, lost []string) bool {
 	return state != "" && !sp.dead() && !(gone && free && !slices.Contains(lost, "variables"))
+}
+
+// gateLine returns the line that makes a fresh shell wait until the gate is opened. The shell exits if nobody can open it any more.
+func gateLine(k *dialect.Dialect, h *stream.HeldFiles) string {
+	return fmt.Sprintf("%s -r __trl_w <%s || exit; unset -v __trl_w\n", k.Call("read"), h.GatePath())
 }
 
 // envAndDirScript returns the lines that set a process's or a terminal's own variables and directory. The variables may be secrets,

@@ -14,9 +14,6 @@ import (
 	"trl/runtime/stream"
 )
 
-// ErrStdinFull says that a command, a process or a terminal has maxPendingInput bytes that it has not read.
-var ErrStdinFull = errors.New("stdin buffer is full: the command does not read")
-
 // maxPendingInput is how much input may wait for a command that does not read its stdin.
 const maxPendingInput = 1 << 20
 
@@ -107,7 +104,7 @@ func (c *Command) Input(p []byte, eof bool) error {
 		waiting = c.stdin.Pending()
 	}
 	if waiting+int64(len(p)) > maxPendingInput {
-		return ErrStdinFull
+		return stream.ErrStdinFull
 	}
 	if c.stdin == nil {
 		c.pending = append(c.pending, p...)

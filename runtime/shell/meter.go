@@ -7,6 +7,7 @@ import (
 
 	"trl/protocol"
 	"trl/runtime/own"
+	"trl/runtime/saved"
 )
 
 // measure starts to measure the command. A session with limits measures before the command begins. Any other session measures
@@ -38,12 +39,12 @@ func (r *run) openGauge() {
 
 // savedUsage returns the usage at the command's begin for the entry. It is exact in a session with limits. Otherwise it is the
 // usage at the end of the previous command, or nil if there was none.
-func (r *run) savedUsage() *SavedUsage {
+func (r *run) savedUsage() *saved.Usage {
 	g := r.s.gauge
 	if g == nil {
 		return nil
 	}
-	return &SavedUsage{CPU: int64(g.Last.CPU), OOMKills: g.Last.OOMKills, PIDHits: g.Last.PIDHits}
+	return &saved.Usage{CPU: int64(g.Last.CPU), OOMKills: g.Last.OOMKills, PIDHits: g.Last.PIDHits}
 }
 
 // readUsage reads the usage at the command's end, before later work adds to it.

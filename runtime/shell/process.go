@@ -6,16 +6,19 @@ import (
 	"os"
 	"strconv"
 	"strings"
+	"sync"
 	"syscall"
 	"time"
 
 	"golang.org/x/sys/unix"
 
 	"trl/protocol"
+	"trl/runtime/descriptor"
 	"trl/runtime/dialect"
 	"trl/runtime/journal"
 	"trl/runtime/own"
 	"trl/runtime/procfs"
+	"trl/runtime/saved"
 	"trl/runtime/stream"
 )
 
@@ -31,7 +34,9 @@ type ProcessSpec struct {
 // Process is a background process with its own scope. Shell.PrepareProcess makes it. One goroutine waits for its end
 // (watchChild, watchCopy), and a Copier copies its output. It ends by itself, by Kill, or with its session.
 type Process struct {
-	heldResources
+	files        stream.HeldFiles
+	child        own.KeptChild // nil for a shell's copy; set once
+	mu           sync.Mutex
 	b            *Base
 	s            *Shell // its session's shell
 	scope        own.KeptScope
@@ -45,7 +50,7 @@ type Process struct {
 	inputToken chan struct{} // one token: the stdin buffer has more; nil without stdin
 	feederDone chan struct{} // closed when the feeder has ended; nil without stdin
 	status     own.Status    // set before exited is closed
-	saved      SavedProcess  // set once in Start
+	saved      saved.Process // set once in Start
 }
 
 // PrepareProcess makes a background process with the session's present state: directory, variables, functions. Its text does not run
@@ -72,14 +77,14 @@ func (s *Shell) PrepareProcess(spec ProcessSpec) (*Process, error) {
 	if err != nil {
 		return nil, err
 	}
-	p := &Process{b: s.b, s: s, heldResources: heldResources{owner: "process", group: group}, scope: scope, copier: stream.NewCopier(spec.Journal), exited: make(chan struct{})}
+	p := &Process{b: s.b, s: s, files: stream.HeldFiles{Owner: "process", Group: group}, scope: scope, copier: stream.NewCopier(spec.Journal), exited: make(chan struct{})}
 	spec.Journal.OnRoom(p.copier.OnRoom)
 	byCopy := free && !sp.dialect.ListsFunctions && s.mayHaveFunctions.Load() && !sp.dead()
 	if err = p.makePipes(s.streamLogs, spec.Journal, spec.OpenStdin, !byCopy); err == nil {
 		var text int
 		var before string
-		if text, err = p.holdAtGate([]byte(sp.dialect.FileText(spec.Text, ""))); err == nil {
-			before, err = envAndDirScript(sp.dialect, spec.Env, spec.Dir, group.Dir(), p.holdText)
+		if text, err = p.files.HoldAtGate([]byte(sp.dialect.FileText(spec.Text, ""))); err == nil {
+			before, err = envAndDirScript(sp.dialect, spec.Env, spec.Dir, group.Dir(), p.files.HoldText)
 		}
 		if err == nil {
 			if before != "" {
@@ -100,7 +105,7 @@ func (s *Shell) PrepareProcess(spec ProcessSpec) (*Process, error) {
 		}
 		p.copier.Start()
 		p.copier.Stop()
-		p.closeFiles()
+		p.files.CloseFiles()
 		p.Release()
 		if p.pipes != nil {
 			p.pipes.Close()
@@ -111,7 +116,8 @@ func (s *Shell) PrepareProcess(spec ProcessSpec) (*Process, error) {
 		return nil, err
 	}
 	p.saved.Pid, p.saved.Scope, p.saved.Pipes, p.saved.Span = p.pid, scope.Number(), p.pipes.Saved(), spec.Journal.Span()
-	p.saved.Held, p.saved.Gate = p.heldFiles, p.startGate.HeldW
+	p.saved.Held = p.files.Files()
+	_, p.saved.Gate = p.files.GateNumbers()
 	p.copier.Start()
 	if p.stdin != nil {
 		go p.feed() // writes what Input gives; ends with the process; dispose waits for it
@@ -123,11 +129,11 @@ func (s *Shell) PrepareProcess(spec ProcessSpec) (*Process, error) {
 }
 
 // Start lets the process run.
-func (p *Process) Start() { p.openGate() }
+func (p *Process) Start() { p.files.OpenGate() }
 
 // makePipes makes the process's pipes. With inherited, a child is started with their ends; otherwise the process opens them.
 func (p *Process) makePipes(of *stream.Logs, j *journal.Journal, stdin, inherited bool) (err error) {
-	if p.pipes, err = stream.NewPipes(p.group, of, inherited); err != nil {
+	if p.pipes, err = stream.NewPipes(p.files.Group, of, inherited); err != nil {
 		return err
 	}
 	p.pipes.Log().AttachJournal(j, 0, 0)
@@ -137,7 +143,7 @@ func (p *Process) makePipes(of *stream.Logs, j *journal.Journal, stdin, inherite
 	if !stdin {
 		return nil
 	}
-	if p.stdin, err = stream.NewStdin(p.group, inherited); err != nil {
+	if p.stdin, err = stream.NewStdin(p.files.Group, inherited); err != nil {
 		return err
 	}
 	p.inputToken, p.feederDone = make(chan struct{}, 1), make(chan struct{})
@@ -147,7 +153,7 @@ func (p *Process) makePipes(of *stream.Logs, j *journal.Journal, stdin, inherite
 
 // startFresh starts a new shell that reads the state and then script. ownDir is the directory that script changes to, "" for none.
 func (p *Process) startFresh(s *Shell, sp *shellProc, cfg ShellConfig, script, ownDir string, free bool, here checkedDir) error {
-	state, lost, err := s.stateScript(sp, free, p.holdText)
+	state, lost, err := s.stateScript(sp, free, p.files.HoldText)
 	if err != nil {
 		return err
 	}
@@ -162,7 +168,7 @@ func (p *Process) startFresh(s *Shell, sp *shellProc, cfg ShellConfig, script, o
 	if ownDir == "" && s.changesDir(sp, state, gone, free, lost) {
 		script = dialect.CdBack(sp.dialect, dir) + script
 	}
-	argv, err := dialect.ScriptArgs(cfg.Path, p.gateLine(sp.dialect)+state+script)
+	argv, err := dialect.ScriptArgs(cfg.Path, gateLine(sp.dialect, &p.files)+state+script)
 	if err != nil {
 		return err
 	}
@@ -209,34 +215,35 @@ func (p *Process) watchChild(child own.KeptChild) {
 
 // startCopy makes the shell fork a copy of itself. The copy waits at the gate until it is in its own scope.
 func (p *Process) startCopy(s *Shell, sp *shellProc, script string) error {
-	made, err := p.makeChannels(own.MemFile, own.MemFile)
+	made, err := p.files.MakeChannels(own.MemFile, own.MemFile)
 	if err != nil {
 		return err
 	}
 	text, status := made[0], made[1]
-	if err := writeMemfd(text.W, []byte(script)); err != nil {
+	if err := descriptor.WriteMemfd(text.W, []byte(script)); err != nil {
 		return err
 	}
 	in := os.DevNull
 	if p.stdin != nil {
-		in = p.group.Dir() + "/" + strconv.Itoa(p.stdin.FileNumber())
+		in = p.files.Group.Dir() + "/" + strconv.Itoa(p.stdin.FileNumber())
 	}
+	gate, _ := p.files.GateNumbers()
 	s.seq++
 	tag := strconv.Itoa(s.seq)
 	end := time.Now().Add(bootTimeout)
-	sp.sendBy(end, fmt.Sprintf("\\__trl_j %s %d %d %d %d %d %s\n", in, p.pipes.WriteEnd(0), p.pipes.WriteEnd(1), text.FileNumber, status.FileNumber, p.startGate.FileNumber, tag))
+	sp.sendBy(end, fmt.Sprintf("\\__trl_j %s %d %d %d %d %d %s\n", in, p.pipes.WriteEnd(0), p.pipes.WriteEnd(1), text.FileNumber, status.FileNumber, gate, tag))
 	r, ok := sp.awaitVerb('j', tag, end)
 	if !ok {
 		return fmt.Errorf("shell did not start a copy: %w", ErrShellGone)
 	}
-	start, ok := procfs.Read(r.val)
+	start, ok := procfs.Read(r.Val)
 	if !ok || start.Ppid != sp.child.Pid() {
 		return fmt.Errorf("copy of the shell: %w", unix.ESRCH)
 	}
-	if err := p.scope.AddForkedCopy(r.val); err != nil {
+	if err := p.scope.AddForkedCopy(r.Val); err != nil {
 		return err
 	}
-	p.pid = r.val
+	p.pid = r.Val
 	p.saved.Copy, p.saved.Start, p.saved.Status = true, start.Start, status.HeldW
 	return p.watchCopy(status.W, start.Start)
 }
@@ -257,7 +264,7 @@ func (p *Process) watchCopy(status int, start uint64) error {
 	}
 	go func() { // ends when the copy has exited; the session's end waits for exited
 		if f != nil {
-			waitPidfd(f)
+			descriptor.WaitPidfd(f)
 			f.Close()
 		}
 		p.status = own.SignalStatus(syscall.SIGKILL)
@@ -271,22 +278,9 @@ func (p *Process) watchCopy(status int, start uint64) error {
 	return nil
 }
 
-// waitPidfd returns when the process of f has exited.
-func waitPidfd(f *os.File) {
-	rc, err := f.SyscallConn()
-	if err != nil {
-		return
-	}
-	_ = rc.Read(func(fd uintptr) bool {
-		fds := []unix.PollFd{{Fd: int32(fd), Events: unix.POLLIN}}
-		n, _ := unix.Poll(fds, 0)
-		return n > 0
-	})
-}
-
 // finish ends a process: it waits for the last output and then closes exited.
 func (p *Process) finish() {
-	p.closeFiles()
+	p.files.CloseFiles()
 	p.pipes.CloseWriters()
 	p.copier.CatchUp(catchUpBound)
 	p.removeScope()
@@ -305,10 +299,15 @@ const catchUpBound = time.Minute
 
 // Release drops what the keeper holds for a process. It is called after the end was written to the session log, because until then
 // the next gateway may need it.
-func (p *Process) Release() { p.release() }
+func (p *Process) Release() {
+	if p.child != nil {
+		p.child.Close()
+	}
+	p.files.Release()
+}
 
 // Saved returns what the next gateway must know of the process.
-func (p *Process) Saved() SavedProcess { return p.saved }
+func (p *Process) Saved() saved.Process { return p.saved }
 
 // Pid returns the pid of the process. For a copy of a POSIX shell it is the pid of the process that waits for the copy.
 func (p *Process) Pid() int { return p.pid }
@@ -319,13 +318,22 @@ func (p *Process) Exited() <-chan struct{} { return p.exited }
 // Status returns how the process ended. It is valid after Exited.
 func (p *Process) Status() own.Status { return p.status }
 
+// Ports returns the TCP ports on which the process, or a process that it started, accepts connections. It returns none if we may not
+// look.
+func (p *Process) Ports() []int {
+	if p.scope == nil { // it ended under an earlier gateway
+		return nil
+	}
+	return procfs.Ports(p.scope.MembersExcept(0))
+}
+
 // Input adds to the process's stdin. It never waits.
 func (p *Process) Input(b []byte, eof bool) error {
 	if p.stdin == nil || p.hasExited() {
 		return stream.ErrStdinClosed
 	}
 	if p.stdin.Pending()+int64(len(b)) > maxPendingInput {
-		return ErrStdinFull
+		return stream.ErrStdinFull
 	}
 	if err := p.stdin.Add(b, eof); err != nil {
 		return err

@@ -124,7 +124,7 @@ func (r *run) checkWedged(now time.Time) {
 	if r.question != "" && r.p.unread() == 0 { // the shell has read the question but not answered
 		r.resend()
 	}
-	if r.line != nil || !r.resendAt.IsZero() || r.resendHadNoReader || r.p.unread() > 0 || r.p.flood.pauses() { // in a pause for a flood its report may still be unread
+	if r.line != nil || !r.resendAt.IsZero() || r.resendHadNoReader || r.p.unread() > 0 || r.p.control.Flood.Pauses() { // in a pause for a flood its report may still be unread
 		return
 	}
 	if r.resendsLeft > 0 {
@@ -159,12 +159,12 @@ func (r *run) readReports() {
 		if !ok {
 			return
 		}
-		if m.verb == 'e' && m.seq == r.seq || m.verb == 'g' && m.seq == r.question && m.last == r.seq {
-			r.reported, r.code = true, m.val
+		if m.Verb == 'e' && m.Seq == r.seq || m.Verb == 'g' && m.Seq == r.question && m.Last == r.seq {
+			r.reported, r.code = true, m.Val
 			r.c.reported.Store(true)
 			return
 		}
-		if m.verb == 'g' && m.seq == r.question {
+		if m.Verb == 'g' && m.Seq == r.question {
 			if r.hasCommand() { // the command may still run, or an error dropped its report
 				r.resendAt = time.Now()
 			} else {

@@ -156,7 +156,7 @@ func (s *Shell) dispose() {
 	s.closePipes()
 	s.dropGauge()
 	descriptor.Close(&s.wakeFD)
-	s.poll.close()
+	s.poll.Close()
 	if s.group != nil {
 		s.group.ReleaseConfinement()
 	}

@@ -13,6 +13,7 @@ import (
 	"trl/runtime/dialect"
 	"trl/runtime/own"
 	"trl/runtime/procfs"
+	"trl/runtime/saved"
 )
 
 // A shell process that has died is replaced by one with the state of its newest whole snapshot. Snapshots are taken between
@@ -61,39 +62,10 @@ func (s *Shell) snapshotFirst(text string) bool {
 			return true
 		}
 	}
-	if !s.mayTrapAbort && isBrief(text) { // with a trap for the abort signal, every abort kills the shell
+	if !s.mayTrapAbort && dialect.IsBrief(text) { // with a trap for the abort signal, every abort kills the shell
 		return time.Since(s.snapshotTried) > snapshotAge
 	}
 	return s.snapshotDelay() == 0
-}
-
-// briefWords are builtins that take almost no time and do not end the shell.
-var briefWords = map[string]bool{
-	":": true, "true": true, "false": true, "echo": true, "printf": true, "test": true, "[": true, "pwd": true, "cd": true,
-	"export": true, "unset": true, "readonly": true, "declare": true, "typeset": true, "alias": true, "unalias": true,
-	"shopt": true, "setopt": true, "unsetopt": true, "umask": true,
-}
-
-// maxBrief is the longest text that isBrief checks.
-const maxBrief = 256
-
-// isBrief tells whether text has only assignments and briefWords. A user who redefines these words gets fewer snapshots.
-func isBrief(text string) bool {
-	if len(text) > maxBrief || strings.ContainsAny(text, "`()<>") {
-		return false
-	}
-	for part := range strings.FieldsFuncSeq(text, func(c rune) bool { return strings.ContainsRune(";&|\n", c) }) {
-		for word := range strings.FieldsSeq(part) {
-			if name, _, assigns := strings.Cut(word, "="); assigns && !strings.ContainsAny(name, "'\"$\\") {
-				continue
-			}
-			if !briefWords[word] {
-				return false
-			}
-			break
-		}
-	}
-	return true
 }
 
 // SnapshotIfDue requests a snapshot if one is due. It returns at once, with the time after which to call it again, 0 for not at all.
@@ -134,21 +106,6 @@ func (s *Shell) snapshot(p *shellProc) {
 // minSnapshotRoom is more than the size of a plain shell's snapshot.
 const minSnapshotRoom = 32 << 10
 
-// mayDefine tells whether text may define a function, directly or through a file or `eval`.
-func mayDefine(text string) bool {
-	for _, sign := range []string{". ", ".\t", ".\\", "eval"} {
-		if strings.Contains(text, sign) {
-			return true
-		}
-	}
-	for found := true; found; {
-		if _, text, found = strings.Cut(text, "("); found && strings.HasPrefix(strings.TrimLeft(text, " \t"), ")") {
-			return true
-		}
-	}
-	return false
-}
-
 // allState names all parts of a state. "options" includes traps and the umask.
 var allState = []string{"variables", "functions", "aliases", "options", "working_dir"}
 
@@ -171,7 +128,7 @@ func (s *Shell) savedState(k *dialect.Dialect, dead *shellProc) (script []byte, 
 // that would end the next process, too.
 func (s *Shell) restoreScript(dead *shellProc) (script []byte, lost []string) {
 	script, current := s.savedState(dead.dialect, dead)
-	if dead.exit != nil && *dead.exit != 0 {
+	if dead.control.Exit != nil && *dead.control.Exit != 0 {
 		for _, opt := range []string{"errexit", "nounset"} {
 			if strings.Contains(string(script), "set -o "+opt+"\n") {
 				lost = append(lost, opt)
@@ -185,7 +142,7 @@ func (s *Shell) restoreScript(dead *shellProc) (script []byte, lost []string) {
 		script[at+len("\nset ")] = '+'
 		lost = append(lost, "onecmd")
 	}
-	if !current || dead.exitIsWhole && !s.state.exited(dead) {
+	if !current || dead.control.ExitIsWhole && !s.state.exited(dead) {
 		lost = Union(lost, allState)
 	} else if !dead.dialect.ListsFunctions && s.mayHaveFunctions.Load() {
 		lost = append(lost, "functions")
@@ -195,7 +152,7 @@ func (s *Shell) restoreScript(dead *shellProc) (script []byte, lost []string) {
 
 // restoreShell replaces dead by a new process with its last state, and sets after.Lost. If a resource is missing for longer than
 // timeout, the error is Scarce and dead stays in its place with its state. The next command or Revive then tries again.
-func (s *Shell) restoreShell(dead *shellProc, after *Replaced, timeout time.Duration) (err error) {
+func (s *Shell) restoreShell(dead *shellProc, after *saved.Replaced, timeout time.Duration) (err error) {
 	if dead == nil { // Reset could not start a shell
 		return s.startEmptyShell(timeout)
 	}
@@ -207,13 +164,13 @@ func (s *Shell) restoreShell(dead *shellProc, after *Replaced, timeout time.Dura
 		}
 	}
 	cause := causeKilled
-	if dead.exit != nil {
+	if dead.control.Exit != nil {
 		cause = causeExited
 	}
 	script, lost := s.restoreScript(dead)
 	tried := s.restorePostponed
 	p, err := s.spawnRetrying(script, timeout)
-	if s.restorePostponed = Scarce(err) && !s.closing.Load(); s.restorePostponed {
+	if s.restorePostponed = own.Scarce(err) && !s.closing.Load(); s.restorePostponed {
 		if !tried {
 			s.b.Log.Warn().Err(err).Str("session", s.cfg.ID).Msg("shell cannot be restored now; trl keeps its state and tries again")
 		}
@@ -221,7 +178,7 @@ func (s *Shell) restoreShell(dead *shellProc, after *Replaced, timeout time.Dura
 	}
 	if err != nil && script != nil {
 		s.b.Log.Warn().Err(err).Str("session", s.cfg.ID).Msg("state of the shell could not be restored")
-		if p, err = s.spawn(nil); Scarce(err) && !s.closing.Load() {
+		if p, err = s.spawn(nil); own.Scarce(err) && !s.closing.Load() {
 			s.restorePostponed = true
 			return err
 		}
@@ -230,11 +187,11 @@ func (s *Shell) restoreShell(dead *shellProc, after *Replaced, timeout time.Dura
 	}
 	switch {
 	case err != nil || script == nil:
-	case p.stateStatus == nil && p.dialect.ListsFunctions: // the shell could not parse a function of the snapshot
+	case p.control.StateStatus == nil && p.dialect.ListsFunctions: // the shell could not parse a function of the snapshot
 		lost = Union(lost, []string{"functions", "options"})
-	case p.stateStatus == nil:
+	case p.control.StateStatus == nil:
 		lost = Union(lost, []string{"aliases", "options"})
-	case *p.stateStatus != 0:
+	case *p.control.StateStatus != 0:
 		lost = Union(lost, []string{"working_dir"})
 	}
 	s.mu.Lock()
@@ -268,17 +225,11 @@ const (
 	scarcePause   = 50 * time.Millisecond
 )
 
-// Scarce tells whether err means that processes, descriptors, memory or the room in a file system in memory are used up at the moment.
-func Scarce(err error) bool {
-	short := []error{unix.EAGAIN, unix.EMFILE, unix.ENFILE, unix.ENOMEM, unix.ENOSPC, unix.EDQUOT}
-	return slices.ContainsFunc(short, func(e error) bool { return errors.Is(err, e) })
-}
-
 // spawnRetrying is spawn, but tries again until timeout if the error is Scarce.
 func (s *Shell) spawnRetrying(script []byte, timeout time.Duration) (p *shellProc, err error) {
 	for begin := time.Now(); ; time.Sleep(scarcePause) {
 		p, err = s.spawn(script)
-		if err == nil || !Scarce(err) || s.closing.Load() || time.Since(begin) >= timeout {
+		if err == nil || !own.Scarce(err) || s.closing.Load() || time.Since(begin) >= timeout {
 			return p, err
 		}
 	}
@@ -288,7 +239,7 @@ func (s *Shell) spawnRetrying(script []byte, timeout time.Duration) (p *shellPro
 // restoreShell is.
 func (s *Shell) startEmptyShell(timeout time.Duration) error {
 	p, err := s.spawnRetrying(nil, timeout)
-	if s.restorePostponed = Scarce(err) && !s.closing.Load(); err != nil {
+	if s.restorePostponed = own.Scarce(err) && !s.closing.Load(); err != nil {
 		return err
 	}
 	s.mu.Lock()
@@ -314,7 +265,7 @@ func (s *Shell) Revive() (lost []string, err error) {
 	if s.restorePostponed {
 		timeout = 0
 	}
-	var after Replaced
+	var after saved.Replaced
 	err = s.restoreShell(p, &after, timeout)
 	return after.Lost, err
 }
@@ -333,7 +284,7 @@ func (s *Shell) makeReady(r *run, o *Outcome) {
 	if s.closing.Load() || !s.restore.Load() {
 		return
 	}
-	after := Replaced{Seq: r.number, Code: o.Code, Cancelled: o.Cancelled}
+	after := saved.Replaced{Seq: r.number, Code: o.Code, Cancelled: o.Cancelled}
 	err := s.restoreShell(r.p, &after, scarceTimeout)
 	if s.restorePostponed {
 		o.Postponed = true

@@ -14,6 +14,7 @@ import (
 	"trl/runtime/descriptor"
 	"trl/runtime/dialect"
 	"trl/runtime/own"
+	"trl/runtime/saved"
 	"trl/runtime/stream"
 )
 
@@ -38,7 +39,7 @@ type run struct {
 	began    time.Time
 	lastOut  time.Time
 	reported bool
-	saved    SavedCommand
+	saved    saved.Command
 	code     int
 	died     bool
 	reports
@@ -180,11 +181,11 @@ func (r *run) start() error {
 		r.measure()
 	}
 	if s.entries != nil {
-		rec := SavedCommand{Seq: r.number, Sent: r.sent, Scope: r.scope.Number(), Pipes: r.pipes.Saved(), Span: c.Journal.Span(), UsedBefore: r.savedUsage()}
+		rec := saved.Command{Seq: r.number, Sent: r.sent, Scope: r.scope.Number(), Pipes: r.pipes.Saved(), Span: c.Journal.Span(), UsedBefore: r.savedUsage()}
 		if r.stdin != nil {
 			rec.Stdin = r.stdin.Files()
 		}
-		rec.Before = stream.HeldFiles(r.beforeHeld, r.beforeFD)
+		rec.Before = stream.ToHeldFiles(r.beforeHeld, r.beforeFD)
 		rec.Snapshot, rec.Current = s.state.askedFor()
 		r.saved = rec
 		r.writeEntry()
@@ -206,7 +207,7 @@ func (r *run) makeBefore(text string) (err error) {
 		return fmt.Errorf("file with a command's environment and directory: %w", err)
 	}
 	r.beforeFD, r.beforeHeld = made[0].W, []int{made[0].HeldW}
-	return writeMemfd(r.beforeFD, []byte(text))
+	return descriptor.WriteMemfd(r.beforeFD, []byte(text))
 }
 
 // resume goes on with a command of a gateway that was killed. The reports which that gateway had read are lost, so we ask the shell
@@ -226,7 +227,7 @@ func (r *run) resume() error {
 	r.began, r.lastOut = res.began, time.Now()
 	r.wedgeInterval, r.wedgeCheckAt, r.resendHadNoReader = lastWedgeInterval, r.lastOut.Add(lastWedgeInterval), true
 	r.resendAt = r.lastOut
-	r.saved = res.SavedCommand
+	r.saved = res.Command
 	r.resumeMeasure()
 	r.timeout = res.Timeout
 	if a := res.Replaced; a != nil {
@@ -305,7 +306,7 @@ func (r *run) wait() []unix.PollFd {
 	if r.died {
 		r.fds[pollExit].Fd = -1
 	}
-	if r.p.flood.pauses() {
+	if r.p.control.Flood.Pauses() {
 		r.fds[pollControl].Fd = -1
 	}
 	if r.c.Journal.Room() {
@@ -316,7 +317,7 @@ func (r *run) wait() []unix.PollFd {
 	}
 	r.measure()
 	r.watchFDs()
-	r.s.poll.wait(r.fds[:], r.nextTimer())
+	r.s.poll.Wait(r.fds[:], r.nextTimer())
 	return r.fds[:]
 }
 
@@ -326,11 +327,11 @@ func (r *run) watchFDs() {
 	if r.stdinMore {
 		in = r.stdin.WriteEnd()
 	}
-	r.s.poll.watch([slots]watchedFDs{
-		slotSession: {r.s, [2]int{r.s.wakeFD, -1}},
-		slotShell:   {r.p, [2]int{r.p.ctlR, r.p.child.Pidfd()}},
-		slotPipes:   {r.pipes, r.pipes.ReadEnds()},
-		slotStdin:   {r.stdin, [2]int{in, -1}},
+	r.s.poll.Watch([stream.Slots]stream.Watched{
+		stream.SlotSession: {Owner: r.s, FDs: [2]int{r.s.wakeFD, -1}},
+		stream.SlotShell:   {Owner: r.p, FDs: [2]int{r.p.ctlR, r.p.child.Pidfd()}},
+		stream.SlotPipes:   {Owner: r.pipes, FDs: r.pipes.ReadEnds()},
+		stream.SlotStdin:   {Owner: r.stdin, FDs: [2]int{in, -1}},
 	})
 }
 
@@ -345,8 +346,8 @@ func (r *run) nextTimer() time.Duration {
 	if r.stdinMore && !r.died && !r.reported && r.stdin.NoReaderYet() {
 		soonest(time.Now().Add(r.stdinReaderPause()))
 	}
-	if r.p.flood.pauses() {
-		soonest(r.p.flood.until)
+	if r.p.control.Flood.Pauses() {
+		soonest(r.p.control.Flood.Until)
 	}
 	if r.line != nil || len(r.early) > 0 {
 		soonest(time.Now().Add(time.Millisecond))
@@ -441,14 +442,14 @@ func (r *run) finish() Outcome {
 		<-r.p.child.Exited()
 		st := r.p.child.Status()
 		switch {
-		case r.wedged && r.p.exit == nil:
+		case r.wedged && r.p.control.Exit == nil:
 			o.Code = 2 // the exit code of shells for a command that they cannot parse
-		case st.Signal == unix.SIGXFSZ && r.p.exit != nil && r.p.dialect.Name != "bash": // the snapshot in its EXIT trap was larger than its ulimit -f
-			o.Code = *r.p.exit & 0xff
+		case st.Signal == unix.SIGXFSZ && r.p.control.Exit != nil && r.p.dialect.Name != "bash": // the snapshot in its EXIT trap was larger than its ulimit -f
+			o.Code = *r.p.control.Exit & 0xff
 		case st.Signal != 0: // checked before exit: bash runs its EXIT trap also when SIGSEGV ends it, with an older $?
 			o.Code = protocol.SignalExitCode(st.Signal)
-		case r.p.exit != nil:
-			o.Code = *r.p.exit & 0xff // 44 after `exit 300`
+		case r.p.control.Exit != nil:
+			o.Code = *r.p.control.Exit & 0xff // 44 after `exit 300`
 		case st.Code < 0:
 			o.Err = ErrUnknownEnd
 		default:
@@ -506,7 +507,7 @@ func (r *run) finish() Outcome {
 func (r *run) waitForRoom() bool {
 	r.fds = [6]unix.PollFd{{Fd: int32(r.s.wakeFD), Events: unix.POLLIN}, {Fd: -1}, {Fd: -1}, {Fd: -1}, {Fd: -1}, {Fd: -1}}
 	r.watchFDs()
-	r.s.poll.wait(r.fds[:], time.Second)
+	r.s.poll.Wait(r.fds[:], time.Second)
 	var b [8]byte
 	_, _ = unix.Read(r.s.wakeFD, b[:])
 	return !r.s.closing.Load()
@@ -519,7 +520,7 @@ const lingerQuiet, lingerMax = 10 * time.Millisecond, 100 * time.Millisecond
 // leavePipes gives the pipes that another process still holds to a Copier with goroutines, and closes the journal if there
 // are none. The next command gets other output pipes. scope holds the processes that the command left running; nil: unknown.
 func (r *run) leavePipes(scope own.KeptScope) *stream.Copier {
-	r.s.poll.unwatch(slotPipes)
+	r.s.poll.Unwatch(stream.SlotPipes)
 	pipes, late := r.passOnPipes(), stream.NewCopier(r.c.Journal)
 	r.s.pipeCalls.Enter() // closing the last descriptor of a pipe's end takes the pipe's lock, and without a keeper ours is the last
 	pipes.CloseWriters()

@@ -23,6 +23,7 @@ import (
 	"trl/runtime/dialect"
 	"trl/runtime/own"
 	"trl/runtime/procfs"
+	"trl/runtime/saved"
 	"trl/runtime/sessionlog"
 	"trl/runtime/slowfs"
 	"trl/runtime/stream"
@@ -67,11 +68,11 @@ type Shell struct {
 
 	// The holder of turn owns the fields below.
 	seq       int
-	poll      *poller       // Run waits in it
-	wakeFD    int           // eventfd that wakes Run
-	pipeCalls stream.Calls  // any goroutine may read it
-	gauge     *own.Gauge    // of group; nil before its first command
-	pipes     *stream.Pipes // for the next command; nil: that command makes them
+	poll      *stream.Poller // Run waits in it
+	wakeFD    int            // eventfd that wakes Run
+	pipeCalls stream.Calls   // any goroutine may read it
+	gauge     *own.Gauge     // of group; nil before its first command
+	pipes     *stream.Pipes  // for the next command; nil: that command makes them
 
 	leftovers
 	saving
@@ -90,7 +91,7 @@ type leftovers struct {
 // saving keeps the session log's entry for the shell current.
 type saving struct {
 	saveMu  sync.Mutex  // orders the calls of entries; locked before Shell.mu
-	saved   SavedShell  // guarded by saveMu
+	saved   saved.Shell // guarded by saveMu
 	entries EntryWriter // set by SetEntryWriter, with the turn and saveMu held; nil: nobody writes entries
 }
 
@@ -177,7 +178,7 @@ func (s *Shell) makePoller() (err error) {
 	if s.wakeFD, err = unix.Eventfd(0, unix.EFD_CLOEXEC|unix.EFD_NONBLOCK); err != nil {
 		return fmt.Errorf("eventfd: %w", err)
 	}
-	s.poll, err = newPoller()
+	s.poll, err = stream.NewPoller()
 	return err
 }
 
@@ -354,7 +355,7 @@ func (s *Shell) Run(c *Command) Outcome {
 		trap := s.mayTrapAbort || (strings.Contains(c.Text, "trap") || strings.Contains(c.Text, "TRAP")) && p.dialect.SetsTrap.MatchString(c.Text)
 		s.mayTrapLines = s.mayTrapLines || p.dialect.HidesTraps && dialect.MayTrap(c.Text)
 		p.traps = s.mayTrapLines
-		funcs := s.mayHaveFunctions.Load() || !p.dialect.ListsFunctions && mayDefine(c.Text)
+		funcs := s.mayHaveFunctions.Load() || !p.dialect.ListsFunctions && dialect.MayDefine(c.Text)
 		if trap != s.mayTrapAbort || funcs != s.mayHaveFunctions.Load() {
 			s.mayTrapAbort = trap
 			s.mayHaveFunctions.Store(funcs)
@@ -365,7 +366,7 @@ func (s *Shell) Run(c *Command) Outcome {
 	var lost []string
 	restored := false
 	if s.restorePostponed && !s.closing.Load() {
-		var after Replaced
+		var after saved.Replaced
 		err := s.restoreShell(p, &after, scarceTimeout)
 		if s.restorePostponed {
 			c.Journal.Close()
@@ -394,7 +395,7 @@ func (s *Shell) Run(c *Command) Outcome {
 			s.state.forget()
 			lost = Union(lost, allState)
 		}
-		var after Replaced
+		var after saved.Replaced
 		err := s.restoreShell(p, &after, scarceTimeout)
 		if s.restorePostponed {
 			again.Close()
@@ -427,7 +428,7 @@ func (s *Shell) wake() {
 // closePipes closes the pipes kept for the next command.
 func (s *Shell) closePipes() {
 	if s.pipes != nil {
-		s.poll.unwatch(slotPipes)
+		s.poll.Unwatch(stream.SlotPipes)
 		s.pipes.Close()
 		s.pipes = nil
 	}
@@ -529,6 +530,15 @@ func (s *Shell) Background() []int {
 		return len(m) == 0 && c.Remove()
 	})
 	return pids
+}
+
+// Memory returns the anonymous memory of the session's processes in bytes, without shared files and libraries.
+func (s *Shell) Memory() int64 {
+	group := s.currentGroup()
+	if group == nil {
+		return 0
+	}
+	return procfs.AnonymousMemory(group.Members())
 }
 
 // CloseLogs closes the gateway's session log file of a session that has ended, after its end was written down. From then on only

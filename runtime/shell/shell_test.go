@@ -23,6 +23,7 @@ import (
 	"trl/runtime/host"
 	"trl/runtime/journal"
 	"trl/runtime/procfs"
+	"trl/runtime/saved"
 	"trl/runtime/stream"
 )
 
@@ -90,9 +91,9 @@ func (s *session) StartProcess(spec ProcessSpec) (*Process, error) {
 // onBegun is an EntryWriter that calls a function when a command begins.
 type onBegun func(*Command)
 
-func (onBegun) Shell(SavedShell)                   {}
-func (f onBegun) Begun(c *Command, _ SavedCommand) { f(c) }
-func (onBegun) Compact()                           {}
+func (onBegun) Shell(saved.Shell)                   {}
+func (f onBegun) Begun(c *Command, _ saved.Command) { f(c) }
+func (onBegun) Compact()                            {}
 
 var sessionCount atomic.Int64
 

@@ -1,9 +1,7 @@
 package shell
 
 import (
-	"bytes"
 	"cmp"
-	"errors"
 	"fmt"
 	"os"
 	"slices"
@@ -11,10 +9,10 @@ import (
 	"strings"
 	"sync"
 	"time"
-	"unsafe"
 
 	"golang.org/x/sys/unix"
 
+	"trl/runtime/control"
 	"trl/runtime/crashpoint"
 	"trl/runtime/descriptor"
 	"trl/runtime/dialect"
@@ -41,16 +39,12 @@ type shellProc struct {
 	scriptReader int           // the shell's end of the script channel; -1 once it is spawned
 	argv         []string      // set once
 	held         []int         // the keeper's numbers for script, ctlR, ctlW and text; nil before setChannels
-	lines        []byte
-	flood        flood         // limits how fast lines are read
-	exit         *int          // the status that the EXIT trap reported; nil before
-	exitIsWhole  bool          // the EXIT trap ran outside of functions, so its snapshot is the shell's last state
-	stateStatus  *int          // what the state's script reported at its end: 0, or 1 if it could not enter the directory; nil: no report
-	textSize     int           // upper bound of the size of text
-	traps        bool          // the shell may have traps that would run for our lines; false until its first command
-	stdinPath    string        // path of the shell's stdin in /proc, used by stdin
-	poll         *poller       // the session's poller, used by wait
-	pipeCalls    *stream.Calls // the session's counter, see pipeCalls
+	control      control.Parser
+	textSize     int            // upper bound of the size of text
+	traps        bool           // the shell may have traps that would run for our lines; false until its first command
+	stdinPath    string         // path of the shell's stdin in /proc, used by stdin
+	poll         *stream.Poller // the session's poller, used by wait
+	pipeCalls    *stream.Calls  // the session's counter, see pipeCalls
 }
 
 // Indexes of shellProc.held.
@@ -60,17 +54,6 @@ const (
 	heldCtlW
 	heldText
 )
-
-// report is one message of the control pipe.
-type report struct {
-	verb byte   // 'e': a command ended; 'j': a copy was started; 'g': answer to the question what was reported last
-	seq  string // tag of the command or copy; for 'g' tag of the question
-	val  int    // the exit status, or the copy's pid
-	last string // for 'g': tag of the command that was reported last
-}
-
-// maxReport is more than any report of the boot text.
-const maxReport = 4 << 10
 
 // newShellProc makes a shellProc with its script channel. A caller that does not get the shell to run calls abandon.
 func newShellProc(path string) (p *shellProc, err error) {
@@ -253,7 +236,7 @@ func (p *shellProc) stdin() string {
 	if p.dialect.Stdin != "" {
 		return p.dialect.Stdin
 	}
-	if null, err := devNull(); err == nil && sameFile(p.child.Pid(), 0, int(null.Fd())) {
+	if null, err := devNull(); err == nil && procfs.SameFile(p.child.Pid(), 0, int(null.Fd())) {
 		return ""
 	}
 	if p.stdinPath == "" { // an earlier gateway started the shell, or the kernel has no kcmp
@@ -303,7 +286,7 @@ func (p *shellProc) sendBy(deadline time.Time, line string) bool {
 		if left <= 0 || p.dead() {
 			return false
 		}
-		ppoll([]unix.PollFd{{Fd: int32(p.script), Events: unix.POLLOUT}, {Fd: int32(p.child.Pidfd()), Events: unix.POLLIN}}, left)
+		descriptor.PollFor([]unix.PollFd{{Fd: int32(p.script), Events: unix.POLLOUT}, {Fd: int32(p.child.Pidfd()), Events: unix.POLLIN}}, left)
 	}
 }
 
@@ -315,11 +298,11 @@ func (p *shellProc) writeText(text string) error {
 		}
 	}
 	p.textSize = len(text)
-	if err := writeMemfd(p.text, []byte(text)); err != nil {
+	if err := descriptor.WriteMemfd(p.text, []byte(text)); err != nil {
 		return err
 	}
 	var times [2]unix.Timespec // access time 1970 until the shell reads the text
-	_ = futimens(p.text, &times)
+	_ = descriptor.Futimens(p.text, &times)
 	return nil
 }
 
@@ -341,35 +324,13 @@ func (p *shellProc) unread() int {
 }
 
 // next returns a report that has arrived. It does not wait.
-func (p *shellProc) next() (report, bool) {
+func (p *shellProc) next() (control.Report, bool) {
 	for {
-		if i := bytes.IndexByte(p.lines, '\n'); i >= 0 {
-			f := bytes.Fields(p.lines[:i])
-			p.lines = p.lines[i+1:]
-			if len(f) < 3 {
-				continue
-			}
-			switch f[0][0] {
-			case 'e', 'j':
-				v, _ := strconv.Atoi(string(f[2]))
-				if f[0][0] == 'e' {
-					v &= 0xff // dash and zsh have more in $? after `return 300`
-				}
-				return report{verb: f[0][0], seq: string(f[1]), val: v}, true
-			case 'g':
-				v, _ := strconv.Atoi(string(f[len(f)-1]))
-				return report{verb: 'g', seq: string(f[1]), last: string(f[2]), val: v & 0xff}, true
-			case 's':
-				v, _ := strconv.Atoi(string(f[2]))
-				p.stateStatus = &v
-			case 'x':
-				code, _ := strconv.Atoi(string(f[1]))
-				p.exit, p.exitIsWhole = &code, string(f[2]) == "0"
-			}
-			continue
+		if r, ok := p.control.Next(); ok {
+			return r, true
 		}
-		if p.flood.pauses() {
-			return report{}, false
+		if p.control.Flood.Pauses() {
+			return control.Report{}, false
 		}
 		var buf [512]byte
 		p.pipeCalls.Enter()
@@ -379,90 +340,42 @@ func (p *shellProc) next() (report, bool) {
 			continue
 		}
 		if n <= 0 {
-			return report{}, false
+			return control.Report{}, false
 		}
 		crashpoint.Here("after a report")
-		p.flood.count(n)
-		if len(p.lines) == 0 {
-			p.lines = p.lines[:0:0]
-		}
-		if len(p.lines) > maxReport { // not a report of ours; a session can write anything into the pipe
-			p.lines = p.lines[:0]
-		}
-		p.lines = append(p.lines, buf[:n]...)
+		p.control.Add(buf[:n])
 	}
 }
-
-// A flood limits how fast a control pipe is read, because the session's processes can write to it as fast as they like. A report has
-// some 20 bytes. After floodBytes within floodTime nothing is read until that time is over; the pipe gets full, and writers wait.
-type flood struct {
-	heard int       // bytes that were read since began
-	began time.Time // begin of the present floodTime; zero before the first
-	until time.Time // nothing is read before it; zero: no flood
-}
-
-const (
-	floodBytes = 64 << 10
-	floodTime  = 100 * time.Millisecond
-)
-
-func (f *flood) count(n int) {
-	if f.heard += n; f.heard < floodBytes {
-		return
-	}
-	now := time.Now()
-	if end := f.began.Add(floodTime); now.Before(end) {
-		f.until, f.began = end, end
-	} else {
-		f.began = now
-	}
-	f.heard = 0
-}
-
-// pauses tells whether the pipe must not be read now.
-func (f *flood) pauses() bool {
-	if f.until.IsZero() {
-		return false
-	}
-	if time.Now().Before(f.until) {
-		return true
-	}
-	f.until = time.Time{}
-	return false
-}
-
-// left returns how long the pause still lasts.
-func (f *flood) left() time.Duration { return max(0, time.Until(f.until)) }
 
 // wait returns when a report has come, or the shell has exited, or after d; perhaps earlier. It does not wait in a system call,
 // which would take a thread for each waiting shell, and Go's monitor checks such threads ten thousand times a second.
 func (p *shellProc) wait(d time.Duration) {
-	if own := (watchedFDs{p, [2]int{p.ctlR, p.child.Pidfd()}}); p.poll.slots[slotShell] != own {
-		p.poll.watch([slots]watchedFDs{slotShell: own, slotSession: unwatched, slotPipes: unwatched, slotStdin: unwatched})
+	if own := (stream.Watched{Owner: p, FDs: [2]int{p.ctlR, p.child.Pidfd()}}); !p.poll.Watches(stream.SlotShell, own) {
+		p.poll.Watch([stream.Slots]stream.Watched{stream.SlotShell: own, stream.SlotSession: stream.Unwatched, stream.SlotPipes: stream.Unwatched, stream.SlotStdin: stream.Unwatched})
 	}
 	fds := [...]unix.PollFd{{Fd: int32(p.ctlR), Events: unix.POLLIN}, {Fd: int32(p.child.Pidfd()), Events: unix.POLLIN}}
-	if p.flood.pauses() {
+	if p.control.Flood.Pauses() {
 		fds[0].Fd = -1
-		d = min(d, p.flood.left())
+		d = min(d, p.control.Flood.Left())
 	}
-	p.poll.wait(fds[:], d)
+	p.poll.Wait(fds[:], d)
 }
 
 // awaitVerb waits for a report with verb and seq. It returns false if the shell exits or the time is over.
-func (p *shellProc) awaitVerb(verb byte, seq string, deadline time.Time) (report, bool) {
+func (p *shellProc) awaitVerb(verb byte, seq string, deadline time.Time) (control.Report, bool) {
 	for {
 		for {
 			r, ok := p.next()
 			if !ok {
 				break
 			}
-			if r.verb == verb && r.seq == seq {
+			if r.Verb == verb && r.Seq == seq {
 				return r, true
 			}
 		}
 		left := time.Until(deadline)
 		if left <= 0 || p.dead() {
-			return report{}, false
+			return control.Report{}, false
 		}
 		p.wait(left)
 	}
@@ -488,7 +401,7 @@ func (p *shellProc) barrier(tag string, bound time.Duration) bool {
 		wait := time.Now().Add(20 * time.Millisecond)
 		for time.Now().Before(wait) {
 			r, ok := p.next()
-			if ok && r.verb == 'e' && strings.HasPrefix(r.seq, "b"+tag+".") {
+			if ok && r.Verb == 'e' && strings.HasPrefix(r.Seq, "b"+tag+".") {
 				return true
 			}
 			if !ok {
@@ -514,7 +427,7 @@ func (p *shellProc) ask(group own.KeptGroup, tag, text string, bound time.Durati
 		return 0, false
 	}
 	r, ok := p.awaitVerb('e', tag, end)
-	return r.val, ok
+	return r.Val, ok
 }
 
 // shareText makes text readable for the session's shells at path, until done is called or the gateway ends.
@@ -525,7 +438,7 @@ func shareText(group own.KeptGroup, text []byte) (path string, done func(), err 
 			return "", nil, err
 		}
 		path, done = descriptor.OwnDir()+"/"+strconv.Itoa(fd), func() { unix.Close(fd) }
-		return sharedText(path, done, writeMemfd(fd, text))
+		return sharedText(path, done, descriptor.WriteMemfd(fd, text))
 	}
 	made, _, err := group.MakeChannels([]own.ChannelKind{own.MemFile})
 	if err != nil {
@@ -536,7 +449,7 @@ func shareText(group own.KeptGroup, text []byte) (path string, done func(), err 
 		unix.Close(made[0].W)
 		group.Drop(made[0].HeldW)
 	}
-	return sharedText(path, done, writeMemfd(made[0].W, text))
+	return sharedText(path, done, descriptor.WriteMemfd(made[0].W, text))
 }
 
 func sharedText(path string, done func(), err error) (string, func(), error) {
@@ -546,52 +459,3 @@ func sharedText(path string, done func(), err error) (string, func(), error) {
 	}
 	return path, done, nil
 }
-
-// writeMemfd writes b to the beginning of a memfd.
-func writeMemfd(fd int, b []byte) error {
-	for off := 0; off < len(b); {
-		n, err := unix.Pwrite(fd, b[off:], int64(off))
-		if errors.Is(err, unix.EINTR) {
-			continue
-		}
-		if err != nil {
-			return fmt.Errorf("memfd: %w", err)
-		}
-		off += n
-	}
-	return nil
-}
-
-// ppoll waits for fds for the time d; a negative d means no limit. After EINTR it returns with nothing ready; every caller checks
-// again.
-func ppoll(fds []unix.PollFd, d time.Duration) {
-	var ts *unix.Timespec
-	if d >= 0 {
-		t := unix.NsecToTimespec(int64(d))
-		ts = &t
-	}
-	if _, err := unix.Ppoll(fds, ts, nil); err != nil {
-		for i := range fds {
-			fds[i].Revents = 0
-		}
-	}
-}
-
-// futimens is futimens(3).
-func futimens(fd int, times *[2]unix.Timespec) error {
-	_, _, errno := unix.Syscall6(unix.SYS_UTIMENSAT, uintptr(fd), 0, uintptr(unsafe.Pointer(times)), 0, 0, 0)
-	if errno != 0 {
-		return errno
-	}
-	return nil
-}
-
-// sameFile tells whether fd of the process pid and our descriptor own share one open file description. It returns false, too, if we
-// may not look, or if the kernel has no kcmp.
-func sameFile(pid, fd, own int) bool {
-	const file = 0 // KCMP_FILE
-	order, _, errno := unix.Syscall6(unix.SYS_KCMP, ownPid, uintptr(pid), file, uintptr(own), uintptr(fd), 0)
-	return errno == 0 && order == 0
-}
-
-var ownPid = uintptr(os.Getpid())

@@ -13,6 +13,7 @@ import (
 	"trl/runtime/descriptor"
 	"trl/runtime/dialect"
 	"trl/runtime/own"
+	"trl/runtime/saved"
 	"trl/runtime/sessionlog"
 )
 
@@ -40,7 +41,7 @@ type state struct {
 // unknownState says that it is unknown which commands had ended when a snapshot was requested.
 const unknownState = -1
 
-// noSnapshot is the number of a fresh shell's state in a SavedCommand. Snapshots have greater numbers. An older version of trl wrote
+// noSnapshot is the number of a fresh shell's state in a saved.Command. Snapshots have greater numbers. An older version of trl wrote
 // 0, which means unknown.
 const noSnapshot = 1
 
@@ -68,7 +69,7 @@ func (s *state) setFiles(made []own.Channel, book int) {
 	s.held = []int{made[0].HeldW, made[1].HeldW, made[2].HeldW, book}
 }
 
-// restoreState goes on with the snapshot files of an earlier gateway. A snapshot that ends in a mark is whole. Only a SavedCommand
+// restoreState goes on with the snapshot files of an earlier gateway. A snapshot that ends in a mark is whole. Only a saved.Command
 // shows whether it is current, see restoreRunning and restoreEnded.
 func restoreState(held []int, a, b, exit int, book *sessionlog.Log) *state {
 	s := &state{fd: [2]int{a, b}, exit: exit, sessionLog: book, held: held, behind: [2]int{unknownState, unknownState}, tried: unknownState, lastAt: unknownState}
@@ -99,7 +100,7 @@ func restoreState(held []int, a, b, exit int, book *sessionlog.Log) *state {
 const afterAdoption = 1000
 
 // restoreRunning takes over the entry that the last gateway wrote when it began the command that still runs.
-func (s *state) restoreRunning(r SavedCommand) {
+func (s *state) restoreRunning(r saved.Command) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	switch newest := s.numberLocked(s.newer); {
@@ -113,7 +114,7 @@ func (s *state) restoreRunning(r SavedCommand) {
 
 // restoreEnded takes over the entry of the last command that has ended, maybe with its shell. A snapshot with a greater number was
 // requested after that command.
-func (s *state) restoreEnded(r SavedCommand) {
+func (s *state) restoreEnded(r saved.Command) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if r.Snapshot > 0 && s.numberLocked(s.newer) > r.Snapshot {

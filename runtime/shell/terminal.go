@@ -1,9 +1,7 @@
 package shell
 
 import (
-	"bytes"
 	"context"
-	"errors"
 	"os"
 	"syscall"
 	"time"
@@ -13,6 +11,7 @@ import (
 	"trl/runtime/dialect"
 	"trl/runtime/journal"
 	"trl/runtime/own"
+	"trl/runtime/saved"
 	"trl/runtime/stream"
 )
 
@@ -30,7 +29,8 @@ type TerminalSpec struct {
 // session that the PTY controls. A Copier copies its output, and one goroutine (watch) waits for its end. The terminal ends with its
 // first process, which ends by itself, by Close, or with the trl session.
 type Terminal struct {
-	heldResources
+	files      stream.HeldFiles
+	child      own.KeptChild // set once
 	b          *Base
 	scope      own.KeptScope
 	pid        int
@@ -44,20 +44,7 @@ type Terminal struct {
 	exited     chan struct{}  // closed by watch, after all of the output is in the journal
 	scratch    string         // directory to remove at the end; "" for none
 	status     own.Status     // set before exited is closed
-	saved      SavedTerminal
-}
-
-// SavedTerminal is what the next gateway must know to go on with a terminal.
-type SavedTerminal struct {
-	Pid     int               `json:"pid"`
-	Scope   int               `json:"cell"`
-	PTY     stream.SavedPTY   `json:"line"`
-	Span    journal.Span      `json:"span"`
-	Stdin   []stream.HeldFile `json:"stdin"`
-	Held    []stream.HeldFile `json:"held,omitempty"`
-	Gate    int               `json:"gate,omitempty"` // a line written to it lets the command run; 0: no command waits
-	Scratch string            `json:"scratch,omitempty"`
-	Lost    []string          `json:"lost,omitempty"` // parts of the session's state that the terminal does not have
+	saved      saved.Terminal
 }
 
 // PrepareTerminal opens a terminal in the session's present directory, with the session's exported variables. If it runs a command
@@ -92,9 +79,10 @@ func (s *Shell) PrepareTerminal(spec TerminalSpec) (*Terminal, error) {
 		if t.stdin, err = stream.NewStdin(group, true); err == nil {
 			var child own.KeptChild
 			if child, err = t.spawn(s, sp, cfg, spec, free, named, here); err == nil {
-				t.saved = SavedTerminal{
+				_, gate := t.files.GateNumbers()
+				t.saved = saved.Terminal{
 					Pid: t.pid, Scope: scope.Number(), PTY: t.pty.Saved(), Span: t.journal.Span(), Stdin: t.stdin.Files(),
-					Held: t.heldFiles, Gate: t.startGate.HeldW, Scratch: t.scratch, Lost: t.saved.Lost,
+					Held: t.files.Files(), Gate: gate, Scratch: t.scratch, Lost: t.saved.Lost,
 				}
 				s.addTerminal(t, child)
 				return t, nil
@@ -112,11 +100,11 @@ func (s *Shell) PrepareTerminal(spec TerminalSpec) (*Terminal, error) {
 }
 
 // Start lets the terminal's command run.
-func (t *Terminal) Start() { t.openGate() }
+func (t *Terminal) Start() { t.files.OpenGate() }
 
 func newTerminal(b *Base, group own.KeptGroup, scope own.KeptScope, j *journal.Journal) *Terminal {
 	t := &Terminal{
-		b: b, heldResources: heldResources{owner: "terminal", group: group}, scope: scope, journal: j, inputToken: make(chan struct{}, 1), copier: stream.NewCopier(j), stop: make(chan struct{}),
+		b: b, files: stream.HeldFiles{Owner: "terminal", Group: group}, scope: scope, journal: j, inputToken: make(chan struct{}, 1), copier: stream.NewCopier(j), stop: make(chan struct{}),
 		inputDone: make(chan struct{}), exited: make(chan struct{}),
 	}
 	j.OnRoom(t.copier.OnRoom)
@@ -133,7 +121,7 @@ func putToken(c chan struct{}) {
 
 // spawn starts the terminal's first process.
 func (t *Terminal) spawn(s *Shell, sp *shellProc, cfg ShellConfig, spec TerminalSpec, free bool, named namedShell, here checkedDir) (own.KeptChild, error) {
-	script, lost, err := s.stateScript(sp, free, t.holdText)
+	script, lost, err := s.stateScript(sp, free, t.files.HoldText)
 	if err != nil {
 		return nil, err
 	}
@@ -141,7 +129,7 @@ func (t *Terminal) spawn(s *Shell, sp *shellProc, cfg ShellConfig, spec Terminal
 	if err != nil {
 		return nil, err
 	}
-	if gone && t.group.Enterable(dir) != nil { // the prompt shows the user the directory
+	if gone && t.files.Group.Enterable(dir) != nil { // the prompt shows the user the directory
 		dir = "/"
 	}
 	back := ""
@@ -217,7 +205,7 @@ func (t *Terminal) close() {
 	if t.stdin != nil {
 		t.stdin.Close()
 	}
-	t.closeFiles()
+	t.files.CloseFiles()
 	t.clear()
 }
 
@@ -229,7 +217,10 @@ func (t *Terminal) clear() {
 
 // Release drops what the keeper holds for a terminal. It is called after the end was written to the session log.
 func (t *Terminal) Release() {
-	t.release()
+	if t.child != nil {
+		t.child.Close()
+	}
+	t.files.Release()
 	if t.pty != nil {
 		t.pty.Release()
 	}
@@ -239,7 +230,7 @@ func (t *Terminal) Release() {
 func (t *Terminal) Pid() int { return t.pid }
 
 // Saved returns what the next gateway must know of the terminal.
-func (t *Terminal) Saved() SavedTerminal { return t.saved }
+func (t *Terminal) Saved() saved.Terminal { return t.saved }
 
 // Exited returns a channel that is closed when the terminal has ended and its output is in the journal, which is closed by then.
 func (t *Terminal) Exited() <-chan struct{} { return t.exited }
@@ -253,35 +244,14 @@ func (t *Terminal) Resize(cols, rows int) error { return t.pty.Resize(cols, rows
 // Size returns the terminal's size.
 func (t *Terminal) Size() (cols, rows int) { return t.pty.Size() }
 
-// maxLine is the longest line that the kernel keeps in line mode (N_TTY_BUF_SIZE less one). It drops the rest without an error.
-const maxLine = 4095
-
-// ErrLongLine says that a line is longer than maxLine and would not arrive whole.
-var ErrLongLine = errors.New("line is longer than the terminal accepts in line mode")
-
-// longestLine returns the length of p's longest line. Each character of ends ends a line.
-func longestLine(p []byte, ends string) (most int) {
-	for len(p) > 0 {
-		n := bytes.IndexAny(p, ends)
-		if n < 0 {
-			return max(most, len(p))
-		}
-		most = max(most, n)
-		p = p[n+1:]
-	}
-	return most
-}
-
 // Input adds to the terminal's input. It never waits. Input that the terminal does not take now stays in the stdin buffer, which
 // survives the gateway.
 func (t *Terminal) Input(p []byte) error {
-	if len(p) > maxLine {
-		if on, ends := t.pty.CanonicalMode(); on && longestLine(p, ends) > maxLine {
-			return ErrLongLine
-		}
+	if err := t.pty.CheckLines(p); err != nil {
+		return err
 	}
 	if t.stdin.Pending()+int64(len(p)) > maxPendingInput {
-		return ErrStdinFull
+		return stream.ErrStdinFull
 	}
 	if err := t.stdin.Add(p, false); err != nil {
 		return err
@@ -352,7 +322,7 @@ func (t *Terminal) dispose() {
 }
 
 // Terminal restores a terminal. Its first process may have ended meanwhile. Its journal j has been restored before.
-func (a *Adoption) Terminal(r SavedTerminal, j *journal.Journal) (*Terminal, error) {
+func (a *Adoption) Terminal(r saved.Terminal, j *journal.Journal) (*Terminal, error) {
 	child := a.from.Children[r.Pid]
 	if child == nil {
 		j.Close()
@@ -372,15 +342,15 @@ func (a *Adoption) Terminal(r SavedTerminal, j *journal.Journal) (*Terminal, err
 		j.Close()
 		return nil, ErrShellGone
 	}
-	t.restore(a, r.Held, r.Gate)
+	t.files.Restore(a.Restorer, r.Held, r.Gate)
 	putToken(t.inputToken)
 	a.shell.addTerminal(t, child)
 	return t, nil
 }
 
 // EndedTerminal returns a Terminal for one that had ended. Processes that it started may still run.
-func (a *Adoption) EndedTerminal(r SavedTerminal, status own.Status) *Terminal {
-	t := &Terminal{b: a.b, heldResources: heldResources{group: a.from.Group}, scope: a.scope(r.Scope), pid: r.Pid, exited: make(chan struct{}), status: status, saved: r, scratch: r.Scratch}
+func (a *Adoption) EndedTerminal(r saved.Terminal, status own.Status) *Terminal {
+	t := &Terminal{b: a.b, files: stream.HeldFiles{Group: a.from.Group}, scope: a.scope(r.Scope), pid: r.Pid, exited: make(chan struct{}), status: status, saved: r, scratch: r.Scratch}
 	t.clear() // the last gateway may have been killed before it did
 	a.shell.removeScope(t.scope)
 	close(t.exited)

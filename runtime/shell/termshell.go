@@ -34,7 +34,7 @@ func (t *Terminal) script(sp *shellProc, cfg ShellConfig, spec TerminalSpec, nam
 		fmt.Fprintf(&b, "case ${%s-} in %s) %s %s;; esac\n", name, value, call("unset"), name)
 	}
 	b.WriteString(call("export") + " TERM=xterm-256color COLORTERM=truecolor\n")
-	own, err := envAndDirScript(sp.dialect, spec.Env, spec.Dir, t.group.Dir(), t.holdText)
+	own, err := envAndDirScript(sp.dialect, spec.Env, spec.Dir, t.files.Group.Dir(), t.files.HoldText)
 	if err != nil {
 		return "", false, err
 	}
@@ -49,11 +49,11 @@ func (t *Terminal) script(sp *shellProc, cfg ShellConfig, spec TerminalSpec, nam
 		}
 		return b.String() + first + sp.dialect.Call("exec") + " " + strings.Join(words, " ") + "\n", true, nil
 	}
-	text, err := t.holdAtGate([]byte(sp.dialect.FileText(spec.Text, "")))
+	text, err := t.files.HoldAtGate([]byte(sp.dialect.FileText(spec.Text, "")))
 	if err != nil {
 		return "", false, err
 	}
-	b.WriteString(t.gateLine(sp.dialect) + sp.dialect.RunLine(t.group.Dir()+"/"+strconv.Itoa(text)) + "\n")
+	b.WriteString(gateLine(sp.dialect, &t.files) + sp.dialect.RunLine(t.files.Group.Dir()+"/"+strconv.Itoa(text)) + "\n")
 	return b.String(), false, nil
 }
 
@@ -122,15 +122,15 @@ func (s *Shell) findShell(text string) (namedShell, error) {
 
 // rc puts a startup script with the nonce into a file and returns the path by which the shell opens it.
 func (t *Terminal) rc(text, nonce string) (path string, err error) {
-	fd, err := t.holdText([]byte(strings.ReplaceAll(text, "@N@", nonce)))
-	return fmt.Sprintf("%s/%d", t.group.Dir(), fd), err
+	fd, err := t.files.HoldText([]byte(strings.ReplaceAll(text, "@N@", nonce)))
+	return fmt.Sprintf("%s/%d", t.files.Group.Dir(), fd), err
 }
 
 // zsh returns what interactive does, for zsh. zsh reads its startup files only from a directory. That is the session's FIFO
 // directory, if it has one. Otherwise it is a directory for this start alone; zsh removes it first, and the terminal's end does, too.
 func (t *Terminal) zsh(k *dialect.Dialect, path, nonce string) (first string, words []string, err error) {
-	dir := t.group.Dir()
-	if t.group.UsesFIFOs() {
+	dir := t.files.Group.Dir()
+	if t.files.Group.UsesFIFOs() {
 		rc, err := t.rc(dialect.MarksZsh, nonce)
 		if err != nil {
 			return "", nil, err

@@ -23,8 +23,8 @@ func inode(fd int) uint64 {
 	return st.Ino
 }
 
-// HeldFiles returns the HeldFile for each of our descriptors and its number at the keeper.
-func HeldFiles(numbers []int, fds ...int) []HeldFile {
+// ToHeldFiles returns the HeldFile for each of our descriptors and its number at the keeper.
+func ToHeldFiles(numbers []int, fds ...int) []HeldFile {
 	files := make([]HeldFile, len(numbers))
 	for i, n := range numbers {
 		files[i] = HeldFile{n, inode(fds[i])}

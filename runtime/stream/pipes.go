@@ -53,8 +53,8 @@ func NewPipes(group own.KeptGroup, of *Logs, inherited bool) (*Pipes, error) {
 	for i, p := range pipes {
 		l.r[i], l.w[i] = p.R, p.W
 	}
-	l.heldNumbers, l.log.held = []int{pipes[0].HeldR, pipes[1].HeldR, pipes[0].HeldW, pipes[1].HeldW}, HeldFiles(held, fds[:]...)
-	l.files = HeldFiles(l.heldNumbers, l.r[0], l.r[1], l.w[0], l.w[1])
+	l.heldNumbers, l.log.held = []int{pipes[0].HeldR, pipes[1].HeldR, pipes[0].HeldW, pipes[1].HeldW}, ToHeldFiles(held, fds[:]...)
+	l.files = ToHeldFiles(l.heldNumbers, l.r[0], l.r[1], l.w[0], l.w[1])
 	if group.HeldElsewhere() && !inherited {
 		descriptor.Close(&l.w[0])
 		descriptor.Close(&l.w[1])

@@ -1,6 +1,7 @@
 package stream
 
 import (
+	"bytes"
 	"errors"
 	"fmt"
 	"io"
@@ -81,8 +82,8 @@ func NewPTY(group own.KeptGroup, of *Logs, cols, rows int) (l *PTY, err error) {
 	if err != nil {
 		return l, fmt.Errorf("hold a terminal: %w", err)
 	}
-	l.heldNumbers, l.log.held = held[:4:4], HeldFiles(held[4:], fds[:]...)
-	l.files = HeldFiles(l.heldNumbers, ours...)
+	l.heldNumbers, l.log.held = held[:4:4], ToHeldFiles(held[4:], fds[:]...)
+	l.files = ToHeldFiles(l.heldNumbers, ours...)
 	return l, nil
 }
 
@@ -240,8 +241,37 @@ func (l *PTY) Feed(in *Stdin) error {
 	return l.raw.Write(func(fd uintptr) bool { return !in.feedTTY(int(fd)) })
 }
 
-// CanonicalMode tells whether the terminal is in line mode (ICANON), and returns the characters that end a line.
-func (l *PTY) CanonicalMode() (on bool, ends string) {
+// maxLine is the longest line that the kernel keeps in line mode (N_TTY_BUF_SIZE less one). It drops the rest without an error.
+const maxLine = 4095
+
+// ErrLongLine says that a line is longer than maxLine and would not arrive whole.
+var ErrLongLine = errors.New("line is longer than the terminal accepts in line mode")
+
+// longestLine returns the length of p's longest line. Each character of ends ends a line.
+func longestLine(p []byte, ends string) (most int) {
+	for len(p) > 0 {
+		n := bytes.IndexAny(p, ends)
+		if n < 0 {
+			return max(most, len(p))
+		}
+		most = max(most, n)
+		p = p[n+1:]
+	}
+	return most
+}
+
+// CheckLines returns ErrLongLine if p has a line that the terminal, in line mode, would not take whole.
+func (l *PTY) CheckLines(p []byte) error {
+	if len(p) > maxLine {
+		if on, ends := l.canonicalMode(); on && longestLine(p, ends) > maxLine {
+			return ErrLongLine
+		}
+	}
+	return nil
+}
+
+// canonicalMode tells whether the terminal is in line mode (ICANON), and returns the characters that end a line.
+func (l *PTY) canonicalMode() (on bool, ends string) {
 	_ = l.raw.Control(func(fd uintptr) {
 		if mode, err := unix.IoctlGetTermios(int(fd), unix.TCGETS); err == nil {
 			on = mode.Lflag&unix.ICANON != 0

@@ -13,8 +13,12 @@ import (
 	"trl/runtime/own"
 )
 
-// ErrStdinClosed says that a stdin takes no more input.
-var ErrStdinClosed = errors.New("stdin is closed")
+var (
+	// ErrStdinClosed says that a stdin takes no more input.
+	ErrStdinClosed = errors.New("stdin is closed")
+	// ErrStdinFull says that too much input waits for a command, a process or a terminal that does not read.
+	ErrStdinFull = errors.New("stdin buffer is full: the command does not read")
+)
 
 // A Stdin is a stdin that survives the gateway. Input goes into a memfd, and from there into a pipe by splice, which moves the
 // memfd's file position in the same system call. The keeper holds both, so the next gateway goes on with the next byte. The end of
@@ -70,7 +74,7 @@ func NewStdin(group own.KeptGroup, inherited bool) (*Stdin, error) {
 	in.r, in.w, in.fileNumber = pipe[0].R, pipe[0].W, pipe[0].FileNumber
 	in.hadReader = in.r >= 0
 	in.heldNumbers = []int{held[0], pipe[0].HeldR, pipe[0].HeldW}
-	in.files = HeldFiles(in.heldNumbers, in.mem, in.r, in.w)
+	in.files = ToHeldFiles(in.heldNumbers, in.mem, in.r, in.w)
 	return in, nil
 }
 

@@ -1,4 +1,4 @@
-package shell
+package stream
 
 import (
 	"fmt"
@@ -11,63 +11,65 @@ import (
 	"trl/runtime/descriptor"
 )
 
-// A poller is an epoll in which a session waits for its shell. Go's netpoller watches the epoll, so a running command costs a
-// goroutine but no thread. The epoll only says that something has happened; poll(2) then says what. The poller belongs to the
+// A Poller is an epoll in which a session waits for its shell. Go's netpoller watches the epoll, so a running command costs a
+// goroutine but no thread. The epoll only says that something has happened; poll(2) then says what. The Poller belongs to the
 // holder of the shell's turn and is closed with the Shell.
-type poller struct {
+type Poller struct {
 	file  *os.File
 	conn  syscall.RawConn
 	until time.Time // the file's present deadline; zero: none
-	slots [slots]watchedFDs
-	fds   []unix.PollFd // the descriptors that wait waits for
+	slots [Slots]Watched
+	fds   []unix.PollFd // the descriptors that Wait waits for
 	ready func(uintptr) bool
 }
 
 // The descriptors of one slot are watched and unwatched together.
 const (
-	slotSession = iota // the session's own
-	slotShell          // the shell process's
-	slotPipes
-	slotStdin
-	slots
+	SlotSession = iota // the session's own
+	SlotShell          // the shell process's
+	SlotPipes
+	SlotStdin
+	Slots
 )
 
-// watchedFDs are one owner's descriptors in the epoll. The owner is part of the comparison because the number of a closed
+// Watched are one owner's descriptors in the epoll. The owner is part of the comparison because the number of a closed
 // descriptor is soon used again.
-type watchedFDs struct {
-	owner any
-	fds   [2]int // -1: none
+type Watched struct {
+	Owner any
+	FDs   [2]int // -1: none
 }
 
-var unwatched = watchedFDs{fds: [2]int{-1, -1}}
+// Unwatched is an empty slot.
+var Unwatched = Watched{FDs: [2]int{-1, -1}}
 
-func newPoller() (*poller, error) {
+// NewPoller returns a Poller that watches nothing.
+func NewPoller() (*Poller, error) {
 	fd, err := unix.EpollCreate1(unix.EPOLL_CLOEXEC)
 	if err != nil {
 		return nil, fmt.Errorf("epoll: %w", err)
 	}
 	_ = unix.SetNonblock(fd, true) // so that package os gives the file to Go's netpoller
-	p := &poller{file: os.NewFile(uintptr(fd), "epoll")}
+	p := &Poller{file: os.NewFile(uintptr(fd), "epoll")}
 	for i := range p.slots {
-		p.slots[i] = unwatched
+		p.slots[i] = Unwatched
 	}
 	p.ready = func(uintptr) bool { return descriptor.Poll(p.fds) }
 	if p.conn, err = p.file.SyscallConn(); err == nil {
 		err = p.file.SetReadDeadline(time.Time{}) // fails if the netpoller does not watch the file
 	}
 	if err != nil {
-		p.close()
+		p.Close()
 		return nil, fmt.Errorf("epoll: %w", err)
 	}
 	return p, nil
 }
 
-// watch makes now the set of watched descriptors. It removes the old descriptors first, because the new ones may have the same
+// Watch makes now the set of watched descriptors. It removes the old descriptors first, because the new ones may have the same
 // numbers.
-func (p *poller) watch(now [slots]watchedFDs) {
+func (p *Poller) Watch(now [Slots]Watched) {
 	for i := range now {
 		if now[i] != p.slots[i] {
-			p.unwatch(i)
+			p.Unwatch(i)
 		}
 	}
 	for i := range now {
@@ -76,41 +78,41 @@ func (p *poller) watch(now [slots]watchedFDs) {
 		}
 		p.slots[i] = now[i]
 		events := uint32(unix.EPOLLIN)
-		if i == slotStdin {
+		if i == SlotStdin {
 			events = unix.EPOLLOUT
 		}
-		for _, fd := range now[i].fds {
+		for _, fd := range now[i].FDs {
 			if fd < 0 {
 				continue
 			}
 			e := unix.EpollEvent{Events: events, Fd: int32(fd)}
 			if err := p.control(unix.EPOLL_CTL_ADD, fd, &e); err != nil {
-				p.slots[i].owner = nil // the next watch tries again; until then wait sees this descriptor only when it returns for another reason
+				p.slots[i].Owner = nil // the next Watch tries again; until then Wait sees this descriptor only when it returns for another reason
 			}
 		}
 	}
 }
 
-// unwatch stops watching a slot's descriptors, which may be closed already.
-func (p *poller) unwatch(slot int) {
-	for _, fd := range p.slots[slot].fds {
+// Unwatch stops watching a slot's descriptors, which may be closed already.
+func (p *Poller) Unwatch(slot int) {
+	for _, fd := range p.slots[slot].FDs {
 		if fd >= 0 {
 			_ = p.control(unix.EPOLL_CTL_DEL, fd, nil)
 		}
 	}
-	p.slots[slot] = unwatched
+	p.slots[slot] = Unwatched
 }
 
-func (p *poller) control(op, fd int, e *unix.EpollEvent) (err error) {
+func (p *Poller) control(op, fd int, e *unix.EpollEvent) (err error) {
 	if fault := p.conn.Control(func(epoll uintptr) { err = unix.EpollCtl(int(epoll), op, fd, e) }); fault != nil {
 		return fault
 	}
 	return err
 }
 
-// wait returns when one of fds is ready, or after d; a negative d means no limit. All fds must be watched. wait may return
+// Wait returns when one of fds is ready, or after d; a negative d means no limit. All fds must be watched. Wait may return
 // earlier, so every caller checks again.
-func (p *poller) wait(fds []unix.PollFd, d time.Duration) {
+func (p *Poller) Wait(fds []unix.PollFd, d time.Duration) {
 	p.fds = fds
 	p.setDeadline(d)
 	if p.conn.Read(p.ready) != nil { // the deadline is over; Read may not have polled at all
@@ -120,7 +122,7 @@ func (p *poller) wait(fds []unix.PollFd, d time.Duration) {
 
 // setDeadline makes sure that a deadline comes no later than d from now. An earlier deadline does no harm, so it stays: setting one
 // for every command would cost more than the wait for most commands.
-func (p *poller) setDeadline(d time.Duration) {
+func (p *Poller) setDeadline(d time.Duration) {
 	var at time.Time
 	now := time.Now()
 	if d >= 0 {
@@ -133,8 +135,12 @@ func (p *poller) setDeadline(d time.Duration) {
 	_ = p.file.SetReadDeadline(at)
 }
 
-func (p *poller) close() {
+// Close ends the watching.
+func (p *Poller) Close() {
 	if p != nil {
 		p.file.Close()
 	}
 }
+
+// Watches tells whether these are the slot's descriptors.
+func (p *Poller) Watches(slot int, now Watched) bool { return p.slots[slot] == now }
