@@ -401,7 +401,7 @@ func TestCancelSparesEarlierJobs(t *testing.T) {
 		for len(s.group.Members()) < 4 {
 			time.Sleep(time.Millisecond)
 		}
-		c.Cancel(syscall.SIGTERM, time.Second)
+		c.Cancel(syscall.SIGTERM, time.Minute)
 		if r := s.wait(done); !r.Cancelled || r.Timeout != "" || r.Signal != "TERM" || r.Code != 143 {
 			t.Fatalf("%v", r.Outcome)
 		}
