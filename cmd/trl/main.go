@@ -101,6 +101,7 @@ func newRoot(start serve.Startup) *cobra.Command {
 	group("Work in sessions", cli.WorkCommands()...)
 	group("List and show", cli.ListCommands()...)
 	group("Share and record", cli.SharingCommands()...)
+	group("Serve agents", cli.NewMCP())
 	group("Operate the gateway", serve.NewServe(start), config.NewCommand(), cli.NewToken(), cli.NewUpgrade(), cli.NewDrain(), cli.NewAudit(), serve.NewDoctor(), cli.NewBench())
 	group("About trl", cli.NewVersion(), cli.NewSDK())
 	root.AddCommand(serve.NewKillOrphans())

@@ -44,7 +44,8 @@ var imports = map[string][]string{
 	"internal/config":    {"protocol", "runtime", "pool", "web", "internal/cmdline", "internal/statedir"},
 	"internal/serve": {"protocol", "metrics", "runtime", "pool", "reaper", "web",
 		"internal/buildinfo", "internal/cmdline", "internal/config", "internal/statedir"},
-	"internal/cli": {"protocol", "client", "client/typescript", "runtime", "web", // of runtime: journals, screens and recordings; of web: token files and audit logs
+	"internal/mcp": {"protocol", "client", "pool", "internal/buildinfo"}, // of pool: bounded patterns
+	"internal/cli": {"protocol", "client", "client/typescript", "runtime", "web", "internal/mcp", // of runtime: journals, screens and recordings; of web: token files and audit logs
 		"internal/bench", "internal/buildinfo", "internal/cmdline", "internal/statedir"},
 	"internal/bench":           {"protocol", "client"}, // it measures from outside
 	"internal":                 {"protocol", "client"}, // tests of the whole: this one
@@ -64,7 +65,6 @@ func folderOf(dir string) string {
 
 // packages says which packages of its own folder a package may import. One that is not listed may import them all.
 var packages = map[string][]string{
-	"cluster/link":          nil,
 	"pool/queue":            nil,
 	"pool/restoring":        nil,
 	"pool/share":            {"pool/clock", "pool/entry"},

@@ -1,9 +1,0 @@
-package link
-
-import (
-	"testing"
-
-	"trl/internal/testkit"
-)
-
-func TestMain(m *testing.M) { testkit.Main(m) }

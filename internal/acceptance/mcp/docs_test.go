@@ -1,0 +1,87 @@
+package mcp
+
+import (
+	"encoding/json"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"regexp"
+	"strings"
+	"testing"
+
+	"trl/internal/rig"
+)
+
+var (
+	docBlock   = regexp.MustCompile("(?ms)^```([a-z]+)\n(.*?)^```$")
+	changing   = regexp.MustCompile(`[0-9]+(?:\.[0-9]+)?(?: ms| s)\b|:[0-9]+: `)
+	idOfAnswer = regexp.MustCompile(`\[([xpts])-[^\]]*\]`)
+)
+
+// plain is an answer without what differs from run to run.
+func plain(text string) string {
+	text = idOfAnswer.ReplaceAllString(text, "[$1-…]")
+	return strings.TrimSpace(changing.ReplaceAllString(text, "N"))
+}
+
+// TestExamplesOfThePage: each block of docs/clients/mcp.md does what the page says.
+func TestExamplesOfThePage(t *testing.T) {
+	t.Parallel()
+	page, err := os.ReadFile("../../../docs/clients/mcp.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	g := rig.Gateway(t)
+	h := onStdio(t, g)
+	ids := map[string]string{} // the latest of each kind
+	answer := ""
+	run := 0
+	for _, block := range docBlock.FindAllStringSubmatch(string(page), -1) {
+		kind, text := block[1], block[2]
+		switch {
+		case kind == "sh":
+			cmd := exec.Command("/bin/sh", "-ec", text)
+			cmd.Dir = g.Home
+			cmd.Env = append(os.Environ(), "TRL_URL=http://"+g.Addr, "TRL_TOKEN=any", "PATH="+filepath.Dir(rig.Binary)+":"+os.Getenv("PATH"))
+			if out, err := cmd.CombinedOutput(); err != nil {
+				t.Errorf("%s: %v\n%s", text, err, out)
+			} else {
+				answer = string(out)
+			}
+		case kind == "json" && strings.HasPrefix(text, `{"name"`):
+			for kind, id := range ids {
+				text = strings.ReplaceAll(text, kind+"-…", id)
+			}
+			var call struct {
+				Name      string
+				Arguments object
+			}
+			if err := json.Unmarshal([]byte(text), &call); err != nil {
+				t.Errorf("%s: %v", text, err)
+				continue
+			}
+			answer, _ = h.call(call.Name, call.Arguments)
+			if m := regexp.MustCompile(`\[(([xpt])-[a-z0-9]+)\]`).FindStringSubmatch(answer); m != nil {
+				ids[m[2]] = m[1]
+			}
+		case kind == "json":
+			if !json.Valid([]byte(text)) {
+				t.Errorf("no JSON: %s", text)
+			}
+		case kind == "text":
+			if plain(answer) != plain(text) {
+				t.Errorf("the page has\n%s\nthe answer is\n%s", plain(text), plain(answer))
+			}
+		default:
+			t.Errorf("a block of %s", kind)
+		}
+		run++
+	}
+	if run < 20 {
+		t.Errorf("%d blocks", run)
+	}
+	b, err := os.ReadFile(filepath.Join(g.Home, ".mcp.json"))
+	if err != nil || !strings.Contains(string(b), rig.Binary) {
+		t.Errorf("%v %s", err, b)
+	}
+}

@@ -1,0 +1,123 @@
+package mcp
+
+import (
+	"context"
+	"os/exec"
+	"strings"
+	"testing"
+
+	sdk "github.com/modelcontextprotocol/go-sdk/mcp"
+
+	"trl/client"
+	"trl/internal/mcp"
+	"trl/internal/rig"
+	"trl/internal/testkit"
+)
+
+func TestMain(m *testing.M) { rig.Main(m) }
+
+type object = map[string]any
+
+// host is an agent's host, with its connection to the tools.
+type host struct {
+	*sdk.ClientSession
+	t        testing.TB
+	progress chan *sdk.ProgressNotificationParams
+}
+
+// connect makes a host over a transport.
+func connect(t testing.TB, transport sdk.Transport) *host {
+	t.Helper()
+	h := &host{t: t, progress: make(chan *sdk.ProgressNotificationParams, 100)}
+	c := sdk.NewClient(&sdk.Implementation{Name: "test host", Version: "1"}, &sdk.ClientOptions{
+		Capabilities: &sdk.ClientCapabilities{},
+		ProgressNotificationHandler: func(_ context.Context, q *sdk.ProgressNotificationClientRequest) {
+			select {
+			case h.progress <- q.Params:
+			default:
+			}
+		},
+	})
+	ctx, cancel := context.WithTimeout(t.Context(), testkit.Patience)
+	defer cancel()
+	var err error
+	if h.ClientSession, err = c.Connect(ctx, transport, nil); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { h.Close() })
+	return h
+}
+
+// inMemory is a host of a server in this process.
+func inMemory(t testing.TB, g *rig.Server, c mcp.Config) *host {
+	t.Helper()
+	c.Dial = func(ctx context.Context) (*client.Client, error) {
+		return client.Dial(ctx, client.Options{URL: "http://" + g.Addr, AwaitSuccessor: true})
+	}
+	if c.Seen == nil {
+		c.Seen = mcp.NewSeen()
+	}
+	ours, theirs := sdk.NewInMemoryTransports()
+	s, err := mcp.NewServer(c).Connect(t.Context(), ours, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { s.Wait() })
+	return connect(t, theirs)
+}
+
+// program is the command line of trl mcp.
+func program(g *rig.Server, flags ...string) *exec.Cmd {
+	cmd := exec.Command(rig.Binary, append([]string{"mcp", "--url", "http://" + g.Addr}, flags...)...)
+	cmd.Dir = g.Home
+	return cmd
+}
+
+// onStdio is a host that starts trl mcp.
+func onStdio(t testing.TB, g *rig.Server, flags ...string) *host {
+	t.Helper()
+	return connect(t, &sdk.CommandTransport{Command: program(g, flags...)})
+}
+
+// call calls a tool and returns its text, which must be its only content, and whether it was refused.
+func (h *host) call(name string, arguments object) (text string, refused bool) {
+	h.t.Helper()
+	ctx, cancel := context.WithTimeout(h.t.Context(), testkit.Patience)
+	defer cancel()
+	r, err := h.CallTool(ctx, &sdk.CallToolParams{Name: name, Arguments: arguments})
+	if err != nil {
+		h.t.Fatalf("%s %v: %v", name, arguments, err)
+	}
+	text, refused = textOf(h.t, r)
+	return text, refused
+}
+
+func textOf(t testing.TB, r *sdk.CallToolResult) (text string, refused bool) {
+	t.Helper()
+	if len(r.Content) != 1 || r.StructuredContent != nil {
+		t.Fatalf("%d blocks, structured content %v", len(r.Content), r.StructuredContent)
+	}
+	return r.Content[0].(*sdk.TextContent).Text, r.IsError
+}
+
+// must calls a tool, which must not be refused.
+func (h *host) must(name string, arguments object) string {
+	h.t.Helper()
+	text, refused := h.call(name, arguments)
+	if refused {
+		h.t.Fatalf("%s %v: %s", name, arguments, text)
+	}
+	return text
+}
+
+// idIn returns the id in the brackets of a first line.
+func idIn(t testing.TB, text string) string {
+	t.Helper()
+	first, _, _ := strings.Cut(text, "\n")
+	_, rest, ok := strings.Cut(first, "[")
+	id, _, ok2 := strings.Cut(rest, "]")
+	if !ok || !ok2 {
+		t.Fatalf("no id in %q", first)
+	}
+	return id
+}
