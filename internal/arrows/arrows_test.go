@@ -65,6 +65,7 @@ func folderOf(dir string) string {
 
 // packages says which packages of its own folder a package may import. One that is not listed may import them all.
 var packages = map[string][]string{
+	"cluster/link":          nil,
 	"pool/queue":            nil,
 	"pool/restoring":        nil,
 	"pool/share":            {"pool/clock", "pool/entry"},

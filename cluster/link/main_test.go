@@ -1,0 +1,9 @@
+package link
+
+import (
+	"testing"
+
+	"trl/internal/testkit"
+)
+
+func TestMain(m *testing.M) { testkit.Main(m) }
