@@ -52,11 +52,14 @@ deps: ## install what the tests need besides Go (as root), or list what is missi
 # -race needs cgo and a C compiler; deps installs it. By default a program that is built with -race sleeps for a second before it exits;
 # the tests run a thousand such programs. make lint runs all of go vet.
 RACE = GORACE=atexit_sleep_ms=50 go test -race -vet=off
+# Tests mostly wait, so three packages run at a time on two cores. The packages that take longest begin first, so that none of them runs
+# alone at the end.
+LONGEST = internal/acceptance/survival web/ui/browser cmd/trl runtime/shell internal/acceptance/edge internal/acceptance/commands \
+	internal/acceptance/endings web/rpc web client/typescript/browser runtime/host runtime/keeper
 test: deps ## every test, with the race detector; PKG=./pool RUN=TestX for some
-	@$(OWN_HOME) all=$$(go list $(PKG)); failed=0; \
-	for some in "$$(grep -v '/browser$$' <<<"$$all")" "$$(grep '/browser$$' <<<"$$all")"; do \
-		[ -z "$$some" ] || $(RACE) -count 1 -p 2 -parallel 4 -timeout 25m -run '$(RUN)' $$some || failed=1; \
-	done; exit $$failed # tests mostly wait, so two packages run at a time; the browser tests keep both cores busy and run alone
+	@$(OWN_HOME) all=$$(go list $(PKG)); \
+	first=$$(for p in $(LONGEST); do grep "^trl/$$p$$" <<<"$$all" || true; done); \
+	$(RACE) -count 1 -p 3 -parallel 4 -timeout 25m -run '$(RUN)' $$first $$all
 
 # The left-out packages start processes in every test; in the others such tests call testkit.StartsProcesses.
 quick: ## at most 15 s: build, vet, and the tests that start no process, without the race detector
