@@ -91,12 +91,5 @@ func (tr *tree) grown() bool {
 	return err == nil && len(tr.alive()) >= tr.least
 }
 
-// alive lists its processes, zombies not.
-func (tr *tree) alive() (all []int) {
-	for _, pid := range testkit.Pids() {
-		if strings.Contains(rig.Cmdline(pid), tr.mark) {
-			all = append(all, pid)
-		}
-	}
-	return all
-}
+// alive lists its processes, without zombies.
+func (tr *tree) alive() []int { return testkit.Alive(tr.mark) }
