@@ -35,6 +35,7 @@ var imports = map[string][]string{
 	"web":               {"pool", "protocol", "metrics", "client/typescript"}, // of the client: the script that it serves
 	"client":            {"protocol"},
 	"client/typescript": nil, // files for other programs
+	"client/python":     nil, // the same
 	"cluster":           {"protocol", "metrics"},
 
 	"cmd":                {"internal/buildinfo", "internal/cmdline", "internal/config", "internal/cli", "internal/serve"},
@@ -45,7 +46,7 @@ var imports = map[string][]string{
 	"internal/serve": {"protocol", "metrics", "runtime", "pool", "reaper", "web",
 		"internal/buildinfo", "internal/cmdline", "internal/config", "internal/statedir"},
 	"internal/mcp": {"protocol", "client", "pool", "internal/buildinfo"}, // of pool: bounded patterns
-	"internal/cli": {"protocol", "client", "client/typescript", "runtime", "web", "internal/mcp", // of runtime: journals, screens and recordings; of web: token files and audit logs
+	"internal/cli": {"protocol", "client", "client/typescript", "client/python", "runtime", "web", "internal/mcp", // of runtime: journals, screens and recordings; of web: token files and audit logs
 		"internal/bench", "internal/buildinfo", "internal/cmdline", "internal/statedir"},
 	"internal/bench":           {"protocol", "client"}, // it measures from outside
 	"internal":                 {"protocol", "client"}, // tests of the whole: this one

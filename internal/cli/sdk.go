@@ -8,6 +8,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"trl/client/python"
 	"trl/client/typescript"
 	"trl/internal/cmdline"
 )
@@ -19,18 +20,26 @@ func NewSDK() *cobra.Command {
 		Short: "Write the client library for another language",
 		Long:  "Write the client library for another language into a directory, in the version of this program.",
 	}
-	cmd.AddCommand(&cobra.Command{
-		Use: "typescript DIR", Short: "Write the npm package @trl/client", Args: cmdline.OneArg,
-		Example: "  trl sdk typescript ./trl-client && npm install ./trl-client",
+	cmd.AddCommand(
+		newSDKCommand("typescript", "Write the npm package @trl/client", typescript.Files, "npm install %s"),
+		newSDKCommand("python", "Write the Python package trl-client (import trl_client)", python.Files, "pip install '%s[websocket]'"),
+	)
+	return cmd
+}
+
+// newSDKCommand returns the command for one language. It prints how to install what it has written.
+func newSDKCommand(language, short string, files fs.FS, install string) *cobra.Command {
+	return &cobra.Command{
+		Use: language + " DIR", Short: short, Args: cmdline.OneArg,
+		Example: fmt.Sprintf("  trl sdk %s ./trl-client && "+install, language, "./trl-client"),
 		RunE: func(cmd *cobra.Command, args []string) error {
-			if err := writeFiles(args[0], typescript.Files); err != nil {
+			if err := writeFiles(args[0], files); err != nil {
 				return err
 			}
-			_, err := fmt.Fprintf(cmd.OutOrStdout(), "npm install %s\n", args[0])
+			_, err := fmt.Fprintf(cmd.OutOrStdout(), install+"\n", args[0])
 			return err
 		},
-	})
-	return cmd
+	}
 }
 
 // writeFiles writes all files below dir. Files of the same name are replaced, others stay.

@@ -44,7 +44,7 @@ def public(cls: type) -> dict[str, Any]:
     return {n: getattr(cls, n) for n in dir(cls) if not n.startswith("_") or n in ("__enter__", "__aenter__")}
 
 
-@pytest.mark.parametrize("name", ["Sandbox", "Session", "Command", "Process", "Terminal"])
+@pytest.mark.parametrize("name", ["Sandbox", "Session", "Command", "Process", "Terminal", "Watch"])
 def test_both_apis_have_the_same_names_and_parameters(name: str) -> None:
     blocking, asynchronous = public(getattr(trl_client, name)), public(getattr(aio, name))
     only_async = {"open", "join", "known", "__aenter__"}  # constructors, and the protocol of asyncio
@@ -357,7 +357,7 @@ def test_a_flood_that_nobody_reads_is_killed(patient: Gateway, transport: str, r
 
 async def stuck(output: Any) -> bool:
     """The window is full, but for the event that was read."""
-    unread = sum(len(data.data) for name, data in list(output._feed._events._queue) if name == "output")
+    unread = sum(len(data.data) for name, data in list(output._feed._events) if name == "output")
     return bool(unread >= WINDOW - (64 << 10))
 
 

@@ -36,15 +36,19 @@ def test_mistakes_are_found() -> None:
     assert found == wrong
 
 
-def test_pip_installs_it(tmp_path: pathlib.Path) -> None:
-    """Offline, and what is installed has everything."""
+def test_pip_installs_what_the_program_writes(binary: str, tmp_path: pathlib.Path) -> None:
+    """Offline, from a wheel, and what is installed has everything."""
     source = tmp_path / "source"
-    shutil.copytree(PACKAGE, source, ignore=shutil.ignore_patterns("tests", "__pycache__"))
-    pip = [sys.executable, "-m", "pip", "install", "--quiet", "--no-index", "--no-build-isolation", "--no-deps"]
+    subprocess.run([binary, "sdk", "python", str(source)], check=True, capture_output=True)
+    offline = ["--quiet", "--no-index", "--no-deps"]
     if subprocess.run([sys.executable, "-c", "import setuptools, pip, wheel"], capture_output=True).returncode:
         pytest.skip("pip, setuptools or wheel is not installed")
     target = tmp_path / "target"
-    subprocess.run([*pip, "--target", str(target), str(source)], check=True, capture_output=True)
+    wheel = [sys.executable, "-m", "pip", "wheel", *offline, "--no-build-isolation", "-w", str(tmp_path), str(source)]
+    subprocess.run(wheel, check=True, capture_output=True)
+    (made,) = tmp_path.glob("trl_client-*-py3-none-any.whl")
+    install = [sys.executable, "-m", "pip", "install", *offline, "--target", str(target), str(made)]
+    subprocess.run(install, check=True, capture_output=True)
     ours = {str(p.relative_to(PACKAGE)) for p in (PACKAGE / "trl_client").rglob("*.py")} | {"trl_client/py.typed"}
     theirs = {str(p.relative_to(target)) for p in target.rglob("*") if p.is_file()}
     assert ours <= theirs

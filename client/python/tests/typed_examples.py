@@ -3,7 +3,7 @@
 import re
 
 import trl_client
-from trl_client import PIPE, Completed, Exited, Gap, Output, Stderr, Stdout
+from trl_client import PIPE, Completed, Exited, Gap, Missed, Output, SessionEvent, Stderr, Stdout
 
 
 def commands(sandbox: trl_client.Sandbox) -> str:
@@ -69,3 +69,16 @@ async def asynchronous() -> int:
                     return event.result.exit_code
         await plain.close()
         return (await sandbox.run(["true"], input=b"")).exit_code
+
+
+def watching(session: trl_client.Session) -> str:
+    with session.watch() as watch:
+        for event in watch:
+            match event:
+                case SessionEvent("exec.exit", data):
+                    print(data["exit_code"])
+                case SessionEvent(type, _):
+                    kind: str = type
+                case Missed(info):
+                    return info["state"] + kind
+    return session.exec("make", request_key="step-1").stdout

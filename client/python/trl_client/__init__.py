@@ -12,7 +12,7 @@ This is the blocking API; `trl_client.aio` has the same names for asyncio.
 from . import aio, errors, events
 from ._command import PIPE
 from ._results import ExecResult, LogMatch, Logs, ProcessExit
-from ._sync import Command, Process, Sandbox, Session, Terminal, connect
+from ._sync import Command, Process, Sandbox, Session, Terminal, Watch, connect
 from ._wire import Limits, SessionInfo, TermSnapshot
 from .errors import *  # noqa: F403
 from .events import *  # noqa: F403
@@ -33,6 +33,7 @@ __all__ = [
     "SessionInfo",
     "TermSnapshot",
     "Terminal",
+    "Watch",
     "aio",
     "connect",
 ]

@@ -54,6 +54,7 @@ class Client:
         self.address = address
         self._patience = patience
         self._pid = os.getpid()
+        self._loop = asyncio.get_running_loop()
         self._link: Link
         self._closed = False
         self._dialing: asyncio.Task[Link] | None = None
@@ -76,7 +77,13 @@ class Client:
 
     async def sibling(self) -> Client:
         """Another connection to the same gateway, which ends with this one."""
-        sibling = await Client.connect(self.address, self._patience)
+        await self.connected()
+        sibling = Client(self.address, self._patience)
+        until = time.monotonic() + self._patience  # the gateway may be away for a moment, as after a kill or an upgrade
+        sibling._link = await sibling._dial_until(until, _FIRST_PAUSE, "cannot open another connection")
+        if self._closed:
+            await sibling.close()
+            raise ClosedError("the client is closed")
         self._siblings.add(sibling)
         return sibling
 
@@ -90,6 +97,7 @@ class Client:
         self._closed = True
         if self._dialing:
             self._dialing.cancel()
+            await asyncio.wait({self._dialing})
         for sibling in list(self._siblings):
             await sibling.close()
         await self._link.close()
@@ -131,6 +139,8 @@ class Client:
     async def _connected(self) -> Link:
         if os.getpid() != self._pid:
             raise RuntimeError("this process was forked after connect(): connect again in the child")
+        if asyncio.get_running_loop() is not self._loop:
+            raise RuntimeError("this client belongs to another event loop: connect in the loop that uses it")
         if self._closed:
             raise ClosedError("the client is closed")
         lost = self._link.lost
@@ -174,15 +184,17 @@ class Client:
         until = self._note_loss(lost)
         await lost.close()
         await asyncio.sleep(self._pause)
-        pause = max(self._pause, _FIRST_PAUSE)
+        self._link = await self._dial_until(until, max(self._pause, _FIRST_PAUSE), f"{lost.lost}; then")
+        return self._link
+
+    async def _dial_until(self, until: float, pause: float, why: str) -> Link:
         while True:
             try:
-                self._link = await self._dial()
-                return self._link
+                return await self._dial()
             except Lost as e:
                 left = until - time.monotonic()
                 if not e.temporary or left <= 0:
-                    raise ConnectionLostError(f"{lost.lost}; then {e}") from e
+                    raise ConnectionLostError(f"{why} {e}") from e
             await asyncio.sleep(min(pause * random.uniform(0.5, 1), left))
             pause = min(2 * pause, _MAX_PAUSE)
 
@@ -232,7 +244,6 @@ async def close_input(client: Client, method: str, target: dict[str, Any]) -> No
     except TrlError as error:
         if error.code != "STDIN_CLOSED":
             raise
-
 
 
 async def _call_when_room(client: Client, method: str, params: Mapping[str, Any]) -> None:

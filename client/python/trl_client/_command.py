@@ -30,7 +30,7 @@ class _Output(Stream):
 
     def __init__(self, client: Client, params: Mapping[str, Any]) -> None:
         super().__init__(client)
-        self.params: dict[str, Any] = {**params, "request_key": new_key(), "window_bytes": WINDOW}
+        self.params: dict[str, Any] = {"request_key": new_key(), **params, "window_bytes": WINDOW}
 
     async def _subscribe(self, link: Link, feed: Feed) -> None:
         if self.id:

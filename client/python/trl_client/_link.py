@@ -5,12 +5,14 @@ from __future__ import annotations
 import asyncio
 import json
 import time
-from dataclasses import dataclass
+from collections import deque
+from dataclasses import dataclass, replace
 from typing import Any, Callable, Mapping
 
 from ._results import decode
 from ._transport import Lost, Transport
 from .errors import TrlError, from_wire
+from .events import SESSION_EVENTS
 
 MAX_REQUEST = 4 << 20  # the server's default bound on a frame; it closes the connection on a larger one
 PING_AFTER = 20.0  # seconds of silence
@@ -32,23 +34,55 @@ Event = tuple[str, Any]  # its name and its data; that of "output" is a Chunk
 Sent = Callable[["Link", int], None]  # told where a request goes, and with which id
 
 
+_FEW_EVENTS = 64  # that wait for a reader; after these, small pieces of output are put together
+_PIECE = 4096
+_MANY_EVENTS = 1024
+
+
 class Feed:
     """What has come on one stream of one link and was not read yet. The stream's window bounds it."""
 
-    def __init__(self) -> None:
-        self._events: asyncio.Queue[Event | Exception] = asyncio.Queue()
+    def __init__(self, bounded: bool = False) -> None:
+        self._events: deque[Event] = deque()
+        self._bounded = bounded  # no window bounds it: when there are too many events, the latest are dropped
+        self.overflowed = False  # some were dropped
+        self._failure: Exception | None = None  # follows the events
+        self._changed = asyncio.Event()
         self.stream_id = ""
+        self.stream_no: int | None = None
         self.left = False  # nobody reads it any more
 
+    @property
+    def empty(self) -> bool:
+        return not self._events
+
     def put(self, event: Event | Exception) -> None:
-        self._events.put_nowait(event)
+        if isinstance(event, Exception):
+            self._failure = self._failure or event
+        elif self._bounded and len(self._events) >= _MANY_EVENTS:
+            self.overflowed = True
+        elif len(self._events) < _FEW_EVENTS or not self._join(event):
+            self._events.append(event)
+        self._changed.set()
+
+    def _join(self, event: Event) -> bool:
+        """Adds a small piece of output to the last one. An object for each byte would take far more memory than the window has."""
+        last, data = self._events[-1][1], event[1]
+        if not (isinstance(last, Chunk) and isinstance(data, Chunk) and len(last.data) + len(data.data) <= _PIECE):
+            return False
+        kind = (data.stream, data.replay, data.snapshot)
+        if data.snapshot or (last.stream, last.replay, last.snapshot) != kind or last.offset + len(last.data) != data.offset:
+            return False
+        self._events[-1] = (event[0], replace(last, data=last.data + data.data))
+        return True
 
     async def get(self) -> Event:
-        event = await self._events.get()
-        if isinstance(event, Exception):
-            self._events.put_nowait(event)  # it stays the last one
-            raise event
-        return event
+        while not self._events:
+            if self._failure is not None:
+                raise self._failure
+            self._changed.clear()
+            await self._changed.wait()
+        return self._events.popleft()
 
 
 @dataclass
@@ -75,8 +109,9 @@ class Link:
         self._next_id = 0
         self._calls: dict[int, _Call] = {}
         self._streams: dict[str, Feed] = {}
-        self._numbers: dict[int, str] = {}  # the stream of each number in binary frames
+        self._numbers: dict[int, Feed] = {}  # the stream of each number in binary frames
         self._terminals: dict[str, str] = {}  # the stream of each terminal: term.resized names only the terminal
+        self.listener: Feed | None = None  # gets the events of a watched session
         self._detaching: set[asyncio.Task[None]] = set()
         self._heard = self.created = time.monotonic()
         self.epoch = ""
@@ -134,12 +169,21 @@ class Link:
     def leave(self, feed: Feed, key: str, thing: str) -> asyncio.Task[None] | None:
         """Drops the rest of a feed and asks the server to send no more of it."""
         feed.left = True
-        if self.lost or self._streams.pop(feed.stream_id, None) is not feed:
-            return None
+        if self.lost or self._streams.get(feed.stream_id) is not feed:
+            return None  # it has ended, or another feed has the stream now
+        self._forget(feed)
         task = asyncio.create_task(self._detach(_DETACH[key], {key: thing}))
         self._detaching.add(task)
         task.add_done_callback(self._detaching.discard)
         return task
+
+    def _forget(self, feed: Feed) -> None:
+        """Connects a feed to its stream no longer."""
+        del self._streams[feed.stream_id]
+        if feed.stream_no is not None:
+            self._numbers.pop(feed.stream_no, None)
+        for term_id in [t for t, stream_id in self._terminals.items() if stream_id == feed.stream_id]:
+            del self._terminals[term_id]
 
     async def _detach(self, method: str, params: Mapping[str, str]) -> None:
         try:
@@ -164,7 +208,7 @@ class Link:
                 call.answer.set_exception(why.again())
                 if call.feed is not None and call.feed.left:
                     call.answer.exception()  # nobody waits for it
-        for feed in self._streams.values():
+        for feed in [*self._streams.values(), *([] if self.listener is None else [self.listener])]:
             feed.put(why.again())
         self._calls.clear()
         self._streams.clear()
@@ -180,7 +224,11 @@ class Link:
                     self._deliver(json.loads(frame))
         except Lost as e:
             self._die(e)
-        except (ValueError, KeyError, TypeError, IndexError) as e:
+        except asyncio.CancelledError:
+            # Not by us: the loop ends, and cancels all tasks. Whoever still waits for an answer must not wait for ever.
+            self._die(Lost("the event loop ends", temporary=False))
+            raise
+        except Exception as e:
             # The same frame would come again.
             self._die(Lost(f"unintelligible frame from the server: {e}", temporary=False))
 
@@ -210,10 +258,10 @@ class Link:
             return
         self.useful = self.useful or call.feed is None
         if frame["ok"]:
-            if "stream_no" in frame["data"]:
-                self._numbers[frame["data"]["stream_no"]] = frame["data"]["stream_id"]
             if call.feed is not None:
                 self._open(call.feed, frame["data"])
+            elif "stream_no" in frame["data"]:
+                self._number(frame["data"])
             if not call.answer.done():
                 call.answer.set_result(frame["data"])
         elif not call.answer.done():
@@ -226,7 +274,9 @@ class Link:
             return
         if before := self._streams.get(feed.stream_id):
             before.put(Displaced())
+            self._forget(before)
         self._streams[feed.stream_id] = feed
+        self._number(answer)
         if "term_id" in answer:
             self._terminals[answer["term_id"]] = feed.stream_id
         if feed.left:
@@ -234,14 +284,27 @@ class Link:
                 if key in answer:
                     self.leave(feed, key, answer[key])
 
+    def _number(self, answer: dict[str, Any]) -> None:
+        """Notes the number of a stream in binary frames. An attach that is repeated may give another one."""
+        feed = self._streams.get(answer["stream_id"])
+        if feed is None or "stream_no" not in answer:
+            return
+        if feed.stream_no is not None:
+            self._numbers.pop(feed.stream_no, None)
+        feed.stream_no = answer["stream_no"]
+        self._numbers[answer["stream_no"]] = feed
+
     def _deliver_event(self, name: str, data: dict[str, Any]) -> None:
         terminal = self._terminals.get(data.get("term_id", ""), "")
         feed = self._streams.get(data.get("stream_id", terminal))
         if feed is None:
+            if self.listener is not None and name in SESSION_EVENTS:
+                self.useful = True
+                self.listener.put((name, data))
             return
         self.useful = True
         if name in _EXITS:
-            del self._streams[feed.stream_id]
+            self._forget(feed)
         if name in _OUTPUTS:
             raw = decode(data["data"], data.get("encoding", "utf-8"))
             replay, snapshot = data.get("replay", False), data.get("snapshot", False)
@@ -253,7 +316,7 @@ class Link:
         kind = frame[0]
         number, start = _uvarint(frame, 1)
         offset, start = _uvarint(frame, start)
-        feed = self._streams.get(self._numbers.get(number, ""))
+        feed = self._numbers.get(number)
         if feed is not None:
             self.useful = True
             chunk = Chunk(offset, _BINARY_STREAMS[kind & 0x0F], frame[start:], bool(kind & 0x10), bool(kind & 0x20))

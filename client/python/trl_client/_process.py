@@ -19,6 +19,7 @@ from .events import Exited, Gap, LogEvent, Stderr, Stdout
 
 # A wait cannot be taken back on the server, so a long one is asked for in pieces.
 _WAIT_PIECE = 20.0
+_LONGEST_LINE = 1 << 20  # characters; the rest of a longer one counts as a line of its own
 
 Status = Literal["running", "completed", "failed", "killed"]
 
@@ -152,8 +153,10 @@ class Process:
                     yield Exited(data.get("exit_code"), data.get("signal"), data.get("timed_out", False))
                     return
         finally:
-            await output.leave()
             followers.discard(output)
+            if not followers:
+                self._client.followers.pop(self.id, None)
+            await output.leave()
             if client is not self._client:
                 await self._client.drop(client)
 
@@ -197,6 +200,9 @@ class Process:
                 if isinstance(event, (Stdout, Stderr)):
                     tail.write(event.raw)
                     *lines, begun[type(event)] = (begun[type(event)] + event.data).split("\n")
+                    if len(begun[type(event)]) > _LONGEST_LINE:
+                        lines.append(begun[type(event)])
+                        begun[type(event)] = ""
                     if stream not in ("both", type(event).__name__.lower()):
                         continue
                 elif isinstance(event, Exited):

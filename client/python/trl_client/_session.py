@@ -14,8 +14,9 @@ from ._command import DEFAULT_OUTPUT, KILL_GRACE, PIPE, Command, OnText, is_deaf
 from ._process import Process, kill
 from ._results import Collector, ExecResult, encode
 from ._terminal import Mode, Terminal
+from ._watch import Watch
 from ._wire import SessionInfo
-from .errors import NotFoundError, OutcomeUnknownError, TrlError
+from .errors import NotFoundError, OutcomeUnknownError, SessionNotFoundError, SessionTerminatedError, TrlError
 from .events import Exited, Gap, Stderr, Stdout
 
 Env = Mapping[str, "str | None"]  # None unsets a variable
@@ -67,11 +68,13 @@ class Session:
         on_stdout: OnText | None = None,
         on_stderr: OnText | None = None,
         record: bool = False,
+        request_key: str | None = None,
     ) -> ExecResult:
         """Runs a command in the session's shell and returns how it ended, with its output.
 
         A sequence is quoted for the shell. A command that fails is a result; with `check` it is a CommandError. Cancelling
-        the task that waits for the result ends the command."""
+        the task that waits for the result ends the command. The same call with the same `request_key`, within ten minutes and
+        from whichever program, does not run the command again but has the same result."""
         large = stdin is not None and len(stdin) > _STDIN_IN_REQUEST
         if large or on_stdout or on_stderr:
             if clean:
@@ -86,11 +89,13 @@ class Session:
                 max_output_bytes=max_output_bytes,
                 when_busy=when_busy,
                 record=record,
+                request_key=request_key,
             ) as command:
                 result = await command.result(on_stdout=on_stdout, on_stderr=on_stderr)
         else:
             params = _command(cmd, cwd, env, timeout, no_output_timeout, when_busy, record)
-            params |= _given({"max_output_bytes": max_output_bytes, "clean": clean or None}) | _stdin(stdin)
+            params |= _given({"max_output_bytes": max_output_bytes, "clean": clean or None, "request_key": request_key})
+            params |= _stdin(stdin)
             async with self._use() as session_id:
                 answer = await run_to_end(self._client, {"session_id": session_id, **params})
             result = ExecResult.from_answer(params["command"], answer)
@@ -108,9 +113,11 @@ class Session:
         max_output_bytes: int | None = None,
         when_busy: Literal["queue", "reject"] = "queue",
         record: bool = False,
+        request_key: str | None = None,
     ) -> Command:
         """Starts a command like `exec` and returns at once: iterate over the Command for its output as it comes."""
         params = _command(cmd, cwd, env, timeout, no_output_timeout, when_busy, record)
+        params |= _given({"request_key": request_key})
         data: bytes | None = None
         if isinstance(stdin, int):
             if stdin != PIPE:
@@ -158,6 +165,7 @@ class Session:
         timeout: float | None = None,
         name: str | None = None,
         stdin: int | None = None,
+        request_key: str | None = None,
     ) -> Process:
         """Starts a background process from the session's current state. With stdin=PIPE, `write` reaches it."""
         if stdin not in (None, PIPE):
@@ -170,6 +178,7 @@ class Session:
             timeout_s=timeout,
             name=name,
             stdin="open" if stdin == PIPE else None,
+            request_key=request_key,
         )
         return await Process.known(self._client, started["process_id"])
 
@@ -222,6 +231,10 @@ class Session:
         lines = [f"unset {k}" if v is None else f"export {k}={shlex.quote(v)}" for k, v in env.items()]
         await self.exec("\n".join(lines), check=True)
 
+    def watch(self) -> Watch:
+        """What happens in the session, whoever does it: commands, processes and terminals begin and end, its state changes."""
+        return Watch(self._client, self._use)
+
     async def info(self) -> SessionInfo:
         info: SessionInfo = await self._call("session.info")
         return info
@@ -257,7 +270,13 @@ class Session:
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        await self.destroy()
+        try:
+            await self.destroy()
+        except (SessionTerminatedError, SessionNotFoundError):
+            pass  # it has ended already
+        except TrlError:
+            if error is None:  # otherwise, what the block raised says more
+                raise
 
 
 def text_of(cmd: str | Sequence[str]) -> str:

@@ -4,10 +4,8 @@
 
 from __future__ import annotations
 
-import atexit
 import functools
 import os
-import weakref
 from datetime import datetime
 from types import TracebackType
 from typing import Any, Awaitable, Callable, Concatenate, Generic, Iterator, ParamSpec, Self, TypeVar
@@ -18,7 +16,7 @@ from ._process import Status
 from ._results import ExecResult
 from ._runner import Runner
 from ._terminal import Mode
-from .events import CommandEvent, Completed, LogEvent, Stderr, Stdout, TerminalEvent
+from .events import CommandEvent, Completed, LogEvent, Stderr, Stdout, TerminalEvent, WatchEvent
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -187,6 +185,23 @@ class Terminal(Facade[aio.Terminal]):
         self.close()
 
 
+class Watch(Facade[aio.Watch]):
+    __doc__ = aio.Watch.__doc__
+
+    def __iter__(self) -> Iterator[WatchEvent]:
+        return self._runner.iterate(self._inner.__aiter__())
+
+    close = blocking(aio.Watch.close)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+
 def _processes(found: list[aio.Process], runner: Runner) -> list[Process]:
     return [Process(p, runner) for p in found]
 
@@ -240,6 +255,7 @@ class Session(Facade[aio.Session]):
     kill_all_processes = blocking(aio.Session.kill_all_processes)
     open_terminal = wrapping(Terminal, aio.Session.open_terminal)
     attach_terminal = wrapping(Terminal, aio.Session.attach_terminal)
+    watch = wrapping(Watch, aio.Session.watch)
     set_env = blocking(aio.Session.set_env)
     info = blocking(aio.Session.info)
     rename = blocking(aio.Session.rename)
@@ -253,7 +269,7 @@ class Session(Facade[aio.Session]):
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self.destroy()
+        self._runner.run(lambda: self._inner.__aexit__(kind, error, trace))
 
 
 class Sandbox(Session):
@@ -268,26 +284,12 @@ class Sandbox(Session):
 
     @shaped_as(aio.Sandbox.close)
     def close(self) -> None:
-        if self in _open:
-            _open.discard(self)
-            self._runner.run(self._inner.close)
-            self._runner.stop()
+        self._runner.stop()
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.close()
-
-
-_open: weakref.WeakSet[Sandbox] = weakref.WeakSet()
-
-
-@atexit.register
-def _close_all() -> None:
-    """Says goodbye to the gateways. Sessions, and what runs in them, go on."""
-    for sandbox in list(_open):
-        if sandbox._runner.is_ours:
-            sandbox.close()
 
 
 def connect(
@@ -304,9 +306,8 @@ def connect(
     except BaseException:
         runner.stop()
         raise
-    sandbox = Sandbox(inner, runner)
-    _open.add(sandbox)
-    return sandbox
+    runner.at_end(inner.close)
+    return Sandbox(inner, runner)
 
 
 connect.__doc__ = aio.connect.__doc__

@@ -13,6 +13,7 @@ from .errors import TrlError, from_wire
 # An answer may hold many MiB of output, and JSON writes a control character in six bytes.
 MAX_FRAME = 1 << 30
 DIAL_TIMEOUT = 10.0
+CLOSE_TIMEOUT = 1.0
 
 
 class Transport(Protocol):
@@ -71,7 +72,9 @@ class UnixSocket:
     async def close(self) -> None:
         self._writer.close()
         try:
-            await self._writer.wait_closed()
+            await asyncio.wait_for(self._writer.wait_closed(), CLOSE_TIMEOUT)
+        except asyncio.TimeoutError:
+            self._writer.transport.abort()  # the peer does not read what we have written
         except OSError:
             pass
 
@@ -109,7 +112,7 @@ class WebSocket:
                 compression=None,
                 ping_interval=None,
                 open_timeout=DIAL_TIMEOUT,
-                close_timeout=1,
+                close_timeout=CLOSE_TIMEOUT,
             )
         except websockets.InvalidHandshake as e:
             raise _refusal(e) from e

@@ -9,5 +9,6 @@ from ._process import Process
 from ._sandbox import Sandbox, connect
 from ._session import Session
 from ._terminal import Terminal
+from ._watch import Watch
 
-__all__ = ["Command", "Process", "Sandbox", "Session", "Terminal", "connect"]
+__all__ = ["Command", "Process", "Sandbox", "Session", "Terminal", "Watch", "connect"]

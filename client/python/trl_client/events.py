@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Literal, Union
+from typing import Any, Literal, Mapping, Union, get_args
 
 from ._results import ExecResult
+from ._wire import SessionInfo
 
 __all__ = [
     "CommandDone",
@@ -15,11 +16,14 @@ __all__ = [
     "Exited",
     "Gap",
     "LogEvent",
+    "Missed",
     "Output",
     "Resized",
+    "SessionEvent",
     "Stderr",
     "Stdout",
     "TerminalEvent",
+    "WatchEvent",
 ]
 
 
@@ -100,6 +104,36 @@ class CommandDone:
     duration: float | None  # seconds
 
 
+SessionEventType = Literal[
+    "session.state",
+    "session.expiring",
+    "exec.started",
+    "exec.exit",
+    "process.started",
+    "process.exit",
+    "term.opened",
+    "term.viewers",
+    "term.exit",
+]
+SESSION_EVENTS: frozenset[str] = frozenset(get_args(SessionEventType))
+
+
+@dataclass(frozen=True)
+class SessionEvent:
+    """Something happened in a session. PROTOCOL.md says what `data` has for each type."""
+
+    type: SessionEventType
+    data: Mapping[str, Any]
+
+
+@dataclass(frozen=True)
+class Missed:
+    """Events are missing here: the connection was lost, or the program did not read them. `info` is the session as it is now."""
+
+    info: SessionInfo
+
+
 CommandEvent = Union[Stdout, Stderr, Gap, Completed]
 LogEvent = Union[Stdout, Stderr, Gap, Exited]
 TerminalEvent = Union[Output, Gap, Resized, Control, CommandDone, Exited]
+WatchEvent = Union[SessionEvent, Missed]
