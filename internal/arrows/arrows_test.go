@@ -67,6 +67,9 @@ func folderOf(dir string) string {
 // packages says which packages of its own folder a package may import. One that is not listed may import them all.
 var packages = map[string][]string{
 	"cluster/link":          nil,
+	"cluster/kv":            nil,
+	"cluster/node":          nil,
+	"cluster/placement":     {"cluster/node"},
 	"pool/queue":            nil,
 	"pool/restoring":        nil,
 	"pool/share":            {"pool/clock", "pool/entry"},

@@ -99,4 +99,4 @@ func productFiles(t *testing.T) []string {
 }
 
 // notShipped are packages for tests and for measuring.
-var notShipped = []string{"internal/testkit", "internal/rig", "internal/acceptance", "internal/bench", "internal/arrows"}
+var notShipped = []string{"internal/testkit", "internal/rig", "internal/natsrig", "internal/acceptance", "internal/bench", "internal/arrows"}

@@ -10,9 +10,12 @@ import (
 	"syscall"
 )
 
-// Build puts the gateway at path. The test binaries of a module build into one directory, one after the other, so that only the first of
-// them links the program. Each has its own link to it, and the link's path identifies its gateways.
-func Build(path string) error {
+// Build puts the gateway at path. The link's path identifies the gateways of one test binary.
+func Build(path string) error { return BuildProgram(path, "trl", ".", "trl/cmd/trl") }
+
+// BuildProgram builds a main package of the module in folder, which is relative to the root of ours, and links it to path. The test binaries
+// of a module build into one directory, one after the other, so that only the first of them links the program.
+func BuildProgram(path, name, folder, pkg string) error {
 	dir := buildDir()
 	lock, err := os.OpenFile(filepath.Join(dir, "lock"), os.O_CREATE|os.O_RDWR, 0o600)
 	if err != nil {
@@ -26,8 +29,10 @@ func Build(path string) error {
 	if err != nil {
 		return fmt.Errorf("go env GOMOD: %w", err)
 	}
-	built := filepath.Join(dir, fmt.Sprintf("trl-%x", sha256.Sum256(mod))[:20])
-	if out, err := exec.Command("go", "build", "-buildvcs=false", "-o", built, "trl/cmd/trl").CombinedOutput(); err != nil {
+	built := filepath.Join(dir, fmt.Sprintf("%s-%x", name, sha256.Sum256(mod))[:len(name)+17])
+	build := exec.Command("go", "build", "-buildvcs=false", "-o", built, pkg)
+	build.Dir = filepath.Join(filepath.Dir(strings.TrimSpace(string(mod))), folder)
+	if out, err := build.CombinedOutput(); err != nil {
 		return fmt.Errorf("go build: %w\n%s", err, strings.TrimSpace(string(out)))
 	}
 	return os.Link(built, path)

@@ -21,14 +21,16 @@ func HearSignals() {
 	}
 }
 
-// Start starts a program that gets a SIGTERM when the test run ends, however it ends; a panic runs no clean-up. The kernel sends the signal
-// when the thread that started the program ends. Go's threads do end, for example after a test of namespaces. Therefore one thread that
-// stays starts all programs.
+// Start starts a program that gets a SIGTERM, or the death signal that cmd names, when the test run ends, however it ends; a panic runs no
+// clean-up. The kernel sends the signal when the thread that started the program ends. Go's threads do end, for example after a test of
+// namespaces. Therefore one thread that stays starts all programs.
 func Start(cmd *exec.Cmd) error {
 	if cmd.SysProcAttr == nil {
 		cmd.SysProcAttr = &syscall.SysProcAttr{}
 	}
-	cmd.SysProcAttr.Pdeathsig = syscall.SIGTERM
+	if cmd.SysProcAttr.Pdeathsig == 0 {
+		cmd.SysProcAttr.Pdeathsig = syscall.SIGTERM
+	}
 	done := make(chan error)
 	starter() <- func() { done <- cmd.Start() }
 	return <-done
