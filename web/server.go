@@ -19,6 +19,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/rs/zerolog"
 
+	"trl/internal/mcp"
 	"trl/metrics"
 	"trl/pool"
 	"trl/protocol"
@@ -99,6 +100,7 @@ type Server struct {
 	pool    *pool.Pool
 	auth    *auth.Checker
 	clients *rpc.Clients
+	mcp     *mcp.HTTP
 	m       *metrics.Metrics
 	log     zerolog.Logger
 
@@ -138,6 +140,8 @@ func New(cfg Config, p *pool.Pool, m *metrics.Metrics, g prometheus.Gatherer, lo
 		PingEvery: cfg.PingEvery, PeerSilence: cfg.PeerSilence, Version: cfg.Version, Trace: cfg.Trace, Audit: cfg.Audit, Drains: s.drainer,
 	}, func() *rpc.LiveConfig { return &s.live.Load().clients }, p, s.auth, m, log)
 
+	s.mcp = mcp.NewHTTP(cfg.MaxFrame)
+
 	scrape := metrics.Handler(g)
 	mux, private := http.NewServeMux(), http.NewServeMux()
 	for _, m := range []*http.ServeMux{mux, private} {
@@ -155,6 +159,7 @@ func New(cfg Config, p *pool.Pool, m *metrics.Metrics, g prometheus.Gatherer, lo
 		w.Header().Set("Content-Type", "application/schema+json")
 		w.Write(protocol.Schema())
 	})
+	mux.HandleFunc(mcpPath, s.serveMCP)
 	mux.HandleFunc("GET /v1/sdk.js", serveSDK)
 	mux.HandleFunc("GET /healthz", func(w http.ResponseWriter, r *http.Request) { fmt.Fprintln(w, "ok") })
 	mux.HandleFunc("GET /readyz", s.ready)
@@ -162,6 +167,7 @@ func New(cfg Config, p *pool.Pool, m *metrics.Metrics, g prometheus.Gatherer, lo
 	mux.HandleFunc("POST /login", s.login)
 	if cfg.OIDC != nil {
 		mux.HandleFunc("GET "+auth.OIDCPath, s.auth.BeginOIDC)
+		mux.HandleFunc("GET "+mcpMetadataPath, s.serveMCPMetadata)
 		mux.HandleFunc("GET "+auth.CallbackPath, s.finishOIDC)
 	}
 	mux.HandleFunc("GET /{$}", s.serveHome)

@@ -44,7 +44,8 @@ func NewMCP() *cobra.Command {
 		Long: `Serve an agent's host on stdin and stdout, by the Model Context Protocol: the tools run, wait, send, stop, list and session.
 
 The host starts this program; trl mcp config prints how to tell it. The gateway must run, and may restart meanwhile.
-Commands run in a session of this program's own. It ends with the program: at the end of stdin, at TERM, INT or HUP, or when the host is gone.`,
+Commands run in a session of this program's own. It ends with the program: at the end of stdin, at TERM, INT or HUP, or when the host is gone.
+A gateway has the same tools over HTTP, at /mcp.`,
 		Example: `  trl mcp config claude
   trl mcp --session work --read-only`,
 		Args: cmdline.NoArgs,

@@ -85,6 +85,9 @@ func (k *call) read(ctx context.Context, o output, e *excerpt, f follow) (stoppe
 				e.end(true)
 				return due, nil
 			}
+		case isLost(err): // the gateway is replaced, and the work goes on: the answer has its id
+			e.end(true)
+			return due, nil
 		case err != nil:
 			e.end(true)
 			return due, err
@@ -114,6 +117,12 @@ func (k *call) read(ctx context.Context, o output, e *excerpt, f follow) (stoppe
 			return due, nil
 		}
 	}
+}
+
+// isLost reports whether there is no gateway at the moment.
+func isLost(err error) bool {
+	e, ok := errors.AsType[*protocol.Error](err)
+	return errors.Is(err, client.ErrLost) || ok && e.Code == protocol.ShuttingDown
 }
 
 func earlier(a, b time.Time) time.Time {

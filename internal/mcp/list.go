@@ -45,7 +45,7 @@ func (k *call) list(ctx context.Context, a listArgs) (string, error) {
 			break
 		}
 		b.WriteString(sessionLine(&s))
-		if s.SessionID == mine {
+		if s.SessionID == mine || k.Sessions == nil && s.Name == "default" && s.TerminatedAt == nil {
 			b.WriteString(" (the one of calls without session)")
 		}
 		b.WriteByte('\n')

@@ -6,6 +6,7 @@ import (
 	"flag"
 	"os"
 	"regexp"
+	"strconv"
 	"strings"
 	"testing"
 
@@ -201,7 +202,23 @@ func TestSeenIsBounded(t *testing.T) {
 			t.Errorf("%d: %d %v", n, got, known)
 		}
 	}
-	if len(s.byID) != maxSeen || s.recent.Len() != maxSeen {
-		t.Errorf("%d and %d ids", len(s.byID), s.recent.Len())
+	if o := s.offsets; len(o.byKey) != maxSeen || o.recent.Len() != maxSeen {
+		t.Errorf("%d and %d ids", len(o.byKey), o.recent.Len())
+	}
+}
+
+// TestPrincipalsAreBounded: HTTP forgets the one that was there longest ago.
+func TestPrincipalsAreBounded(t *testing.T) {
+	h := NewHTTP(1)
+	first := h.seen.getOr("0", NewSeen)
+	for i := range maxPrincipals {
+		h.seen.getOr(strconv.Itoa(i), NewSeen)
+	}
+	if h.seen.getOr("0", NewSeen) != first {
+		t.Error("a principal among the latest is forgotten")
+	}
+	h.seen.getOr("one more", NewSeen)
+	if _, known := h.seen.get("1"); known || len(h.seen.byKey) != maxPrincipals {
+		t.Errorf("%d principals", len(h.seen.byKey))
 	}
 }

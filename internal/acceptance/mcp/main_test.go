@@ -2,8 +2,14 @@ package mcp
 
 import (
 	"context"
+	"fmt"
+	"net/http"
+	"os"
 	"os/exec"
+	"path/filepath"
 	"strings"
+	"sync"
+	"sync/atomic"
 	"testing"
 
 	sdk "github.com/modelcontextprotocol/go-sdk/mcp"
@@ -26,7 +32,10 @@ type host struct {
 }
 
 // connect makes a host over a transport.
-func connect(t testing.TB, transport sdk.Transport) *host {
+func connect(t testing.TB, transport sdk.Transport) *host { return connectAs(t, transport, "") }
+
+// connectAs is connect with a version of the protocol; "" is the latest.
+func connectAs(t testing.TB, transport sdk.Transport, version string) *host {
 	t.Helper()
 	h := &host{t: t, progress: make(chan *sdk.ProgressNotificationParams, 100)}
 	c := sdk.NewClient(&sdk.Implementation{Name: "test host", Version: "1"}, &sdk.ClientOptions{
@@ -41,7 +50,7 @@ func connect(t testing.TB, transport sdk.Transport) *host {
 	ctx, cancel := context.WithTimeout(t.Context(), testkit.Patience)
 	defer cancel()
 	var err error
-	if h.ClientSession, err = c.Connect(ctx, transport, nil); err != nil {
+	if h.ClientSession, err = c.Connect(ctx, transport, &sdk.ClientSessionOptions{ProtocolVersion: version}); err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { h.Close() })
@@ -77,6 +86,56 @@ func program(g *rig.Server, flags ...string) *exec.Cmd {
 func onStdio(t testing.TB, g *rig.Server, flags ...string) *host {
 	t.Helper()
 	return connect(t, &sdk.CommandTransport{Command: program(g, flags...)})
+}
+
+// latest is the version of the protocol without sessions; hosts of today still use versions before.
+const latest = "2026-07-28"
+
+// tokenFile has the tokens of many users and a viewer.
+var tokenFile = sync.OnceValue(func() string {
+	var lines strings.Builder
+	for i := range 100 {
+		fmt.Fprintf(&lines, "%s user%d user\n", userToken(i), i)
+	}
+	fmt.Fprintf(&lines, "%s user0 viewer\n", viewerToken)
+	path := filepath.Join(rig.Top, "tokens")
+	if err := os.WriteFile(path, []byte(lines.String()), 0o600); err != nil {
+		panic(err)
+	}
+	return path
+})
+
+func userToken(i int) string { return fmt.Sprintf("user-token-%026d", i) }
+
+const viewerToken = "viewer-token-00000000000000000000000000"
+
+var users atomic.Int64
+
+// newUser returns the token of a principal that no other test uses.
+func newUser() string { return userToken(int(users.Add(1))) }
+
+// withTokens is a gateway that lets in only who has a token.
+func withTokens(t testing.TB) *rig.Server {
+	t.Helper()
+	return rig.Shared(t, "tokens", "--auth", "token", "--token-file", tokenFile())
+}
+
+// overHTTP is a host that uses /mcp, without any state on our side but the principal's default session.
+func overHTTP(t testing.TB, g *rig.Server, version string, header ...string) *host {
+	t.Helper()
+	c := &http.Client{Transport: withHeader{header}}
+	return connectAs(t, &sdk.StreamableClientTransport{Endpoint: "http://" + g.Addr + "/mcp", HTTPClient: c, MaxRetries: -1}, version)
+}
+
+// withHeader sends each request with a header, by a connection of its own.
+type withHeader struct{ header []string }
+
+func (h withHeader) RoundTrip(q *http.Request) (*http.Response, error) {
+	q = q.Clone(q.Context())
+	for i := 0; i < len(h.header); i += 2 {
+		q.Header.Set(h.header[i], h.header[i+1])
+	}
+	return (&http.Transport{DisableKeepAlives: true}).RoundTrip(q)
 }
 
 // call calls a tool and returns its text, which must be its only content, and whether it was refused.

@@ -14,12 +14,30 @@ import (
 	"trl/internal/testkit"
 )
 
-// each runs f with a host over each transport.
+// each runs f with a host over stdio, and over HTTP.
 func each(t *testing.T, f func(t *testing.T, h *host)) {
 	t.Parallel()
-	g := rig.Shared(t, "plain")
-	t.Run("memory", func(t *testing.T) { f(t, inMemory(t, g, mcp.Config{Sessions: &mcp.OwnSessions{}, CancelStops: true})) })
-	t.Run("stdio", func(t *testing.T) { f(t, onStdio(t, g)) })
+	t.Run("stdio", func(t *testing.T) { f(t, onStdio(t, rig.Shared(t, "plain"))) })
+	t.Run("http", func(t *testing.T) { f(t, overVersion(t, latest)) })
+}
+
+// everywhere is each, also in memory and over HTTP with the version that hosts speak today.
+func everywhere(t *testing.T, f func(t *testing.T, h *host)) {
+	each(t, f)
+	t.Run("http before", func(t *testing.T) { f(t, overVersion(t, "2025-11-25")) })
+	t.Run("memory", func(t *testing.T) {
+		f(t, inMemory(t, rig.Shared(t, "plain"), mcp.Config{Sessions: &mcp.OwnSessions{}, CancelStops: true}))
+	})
+}
+
+// overVersion is a host over HTTP, for a principal of its own.
+func overVersion(t *testing.T, version string) *host {
+	t.Helper()
+	h := overHTTP(t, withTokens(t), version, "Authorization", "Bearer "+newUser())
+	if got := h.InitializeResult().ProtocolVersion; got != version {
+		t.Fatalf("version %s", got)
+	}
+	return h
 }
 
 // matches checks a text against a regular expression for all of it.
@@ -39,7 +57,7 @@ const (
 
 // TestStateLastsBetweenCalls: directory, variables, functions.
 func TestStateLastsBetweenCalls(t *testing.T) {
-	each(t, func(t *testing.T, h *host) {
+	everywhere(t, func(t *testing.T, h *host) {
 		matches(t, h.must("run", object{"command": "cd /tmp; x=1; f() { echo from f; }"}), `exit 0 in `+took+`, in /tmp `+someX)
 		matches(t, h.must("run", object{"command": "pwd; echo $x; f; exit 3"}), `exit 3 in `+took+`, in /tmp `+someX+`.*\n/tmp\n1\nfrom f`)
 		matches(t, h.must("run", object{"command": "pwd"}), `exit 0 .*\n/tmp`)
@@ -48,14 +66,14 @@ func TestStateLastsBetweenCalls(t *testing.T) {
 
 // TestBothStreamsAreInTheOrderOfWriting.
 func TestBothStreamsAreInTheOrderOfWriting(t *testing.T) {
-	each(t, func(t *testing.T, h *host) {
+	everywhere(t, func(t *testing.T, h *host) {
 		matches(t, h.must("run", object{"command": "for i in 1 2 3; do echo out $i; sleep 0.05; echo err $i >&2; sleep 0.05; done"}), `exit 0 .*\nout 1\nerr 1\nout 2\nerr 2\nout 3\nerr 3`)
 	})
 }
 
 // TestAnswerComesWithTheEnd, and not after the whole time to wait.
 func TestAnswerComesWithTheEnd(t *testing.T) {
-	each(t, func(t *testing.T, h *host) {
+	everywhere(t, func(t *testing.T, h *host) {
 		matches(t, h.must("run", object{"command": "echo quick", "yield_s": 50}), `exit 0 .*\nquick`)
 		text := h.must("run", object{"command": "sleep 1; echo slow", "yield_s": 0.1})
 		matches(t, text, `still running after `+took+` `+someX+`: wait or stop`)
@@ -87,7 +105,7 @@ func TestFastFailureKeepsItsOutput(t *testing.T) {
 
 // TestEndedWorkCanBeRead: by its id, again, and from any offset.
 func TestEndedWorkCanBeRead(t *testing.T) {
-	each(t, func(t *testing.T, h *host) {
+	everywhere(t, func(t *testing.T, h *host) {
 		for _, how := range []object{{}, {"background": true}, {"tty": true}} {
 			how["command"] = "echo 12345; exit 7"
 			id := idIn(t, h.must("run", how))
@@ -296,7 +314,7 @@ func TestCommandsOfASessionQueue(t *testing.T) {
 
 // TestRefusalsSayWhatToDo: a refusal has its code and a hint.
 func TestRefusalsSayWhatToDo(t *testing.T) {
-	each(t, func(t *testing.T, h *host) {
+	everywhere(t, func(t *testing.T, h *host) {
 		for _, c := range []struct {
 			tool      string
 			arguments object
@@ -324,7 +342,7 @@ func TestRefusalsSayWhatToDo(t *testing.T) {
 
 // TestSessionsOfTheModel: it makes, resets and ends them.
 func TestSessionsOfTheModel(t *testing.T) {
-	each(t, func(t *testing.T, h *host) {
+	everywhere(t, func(t *testing.T, h *host) {
 		name := strings.ToLower(strings.NewReplacer("/", "-").Replace(t.Name()))
 		matches(t, h.must("session", object{"action": "create", "name": name, "cwd": "/tmp", "env": object{"MODE": "x"}}), `session `+name+`: [^ ]+ in /tmp \[s-[a-z0-9]+\]`)
 		text, refused := h.call("session", object{"action": "create", "name": name})
@@ -341,14 +359,15 @@ func TestSessionsOfTheModel(t *testing.T) {
 		if !refused || !strings.HasPrefix(text, "SESSION_") {
 			t.Errorf("a session that ended: %s", text)
 		}
-		h.must("session", object{"action": "end"}) // its own
+		h.must("run", object{"command": "true"})
+		h.must("session", object{"action": "end"}) // the one of calls that name none
 		matches(t, h.must("run", object{"command": "echo new"}), `exit 0 .*\nnew`)
 	})
 }
 
 // TestResourcesShowTheSame as list and wait.
 func TestResourcesShowTheSame(t *testing.T) {
-	each(t, func(t *testing.T, h *host) {
+	everywhere(t, func(t *testing.T, h *host) {
 		exec := idIn(t, h.must("run", object{"command": "echo output"}))
 		process := idIn(t, h.must("run", object{"command": "echo output; sleep 1000", "background": true, "yield_s": 0.2}))
 		terminal := idIn(t, h.must("run", object{"command": "echo output; sleep 1000", "tty": true}))

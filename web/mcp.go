@@ -1,0 +1,87 @@
+package web
+
+import (
+	"context"
+	"fmt"
+	"net"
+	"net/http"
+	"time"
+
+	"github.com/go-json-experiment/json"
+
+	"trl/client"
+	"trl/internal/mcp"
+	"trl/web/auth"
+)
+
+const (
+	mcpPath = "/mcp"
+	// mcpMetadataPath is where RFC 9728 has clients look for the authorization server of /mcp.
+	mcpMetadataPath = "/.well-known/oauth-protected-resource" + mcpPath
+	// mcpTimeout bounds a request to /mcp: above the longest time that a tool takes.
+	mcpTimeout = 2 * time.Minute
+)
+
+// serveMCP serves sessions as tools of the Model Context Protocol. The tools make requests of the protocol by a connection inside this process, so all
+// bounds, roles and audit entries are those of these requests.
+func (s *Server) serveMCP(w http.ResponseWriter, r *http.Request) {
+	g, no := s.auth.Authenticate(headerCredentials(r))
+	if no != nil {
+		if no.NoCredential() {
+			s.auditRefusal(r, "token")
+		}
+		status, words := no.Answer(w.Header())
+		auth.Challenge(w.Header(), status)
+		if s.cfg.OIDC != nil && status == http.StatusUnauthorized {
+			w.Header().Set("WWW-Authenticate", fmt.Sprintf(`Bearer realm="trl", resource_metadata="%s%s"`, origin(r), mcpMetadataPath))
+		}
+		http.Error(w, words, status)
+		return
+	}
+	if s.stopping.Load() {
+		auth.Refuse(w, http.StatusServiceUnavailable, "shutting down")
+		return
+	}
+	// Counted here, too, because not every request calls a tool. It is not in flight meanwhile: what its tool requests is.
+	if !s.auth.AdmitRequest(w, g) {
+		return
+	}
+	g.EndRequest()
+	deadline := time.Now().Add(mcpTimeout)
+	control := http.NewResponseController(w)
+	_ = control.SetReadDeadline(deadline)
+	_ = control.SetWriteDeadline(deadline)
+	s.mcp.Serve(w, r, g.Subject, mcp.Config{
+		ReadOnly: g.Role == auth.Viewer,
+		Dial: func(ctx context.Context) (*client.Client, error) {
+			return client.Dial(ctx, client.Options{
+				Dial:     func(context.Context) (net.Conn, error) { return s.clients.Connect(g, r.RemoteAddr) },
+				Patience: time.Millisecond, // there is nothing to wait for: the connection ends with this process or with the credential
+			})
+		},
+	})
+}
+
+// headerCredentials returns the request without the credentials that do not count for /mcp: a browser sends the cookie of a login by itself, and a ticket
+// opens one WebSocket.
+func headerCredentials(r *http.Request) *http.Request {
+	r = r.Clone(r.Context())
+	r.Header.Del("Cookie")
+	r.Header.Del("Sec-WebSocket-Protocol")
+	return r
+}
+
+// origin returns the scheme and host by which the client knows us. The guard has looked at the host.
+func origin(r *http.Request) string { return r.URL.Scheme + "://" + r.Host }
+
+// serveMCPMetadata says which OpenID provider gives tokens for /mcp (RFC 9728).
+func (s *Server) serveMCPMetadata(w http.ResponseWriter, r *http.Request) {
+	b, err := json.Marshal(map[string]any{
+		"resource": origin(r) + mcpPath, "resource_name": "trl", "authorization_servers": []string{s.cfg.OIDC.Issuer}, "bearer_methods_supported": []string{"header"},
+	}, json.Deterministic(true))
+	if err != nil {
+		panic(err)
+	}
+	w.Header().Set("Content-Type", "application/json")
+	w.Write(b)
+}
