@@ -130,7 +130,7 @@ func (c *Credentials) key() []byte {
 // dialTLS returns the configuration for a link to the node of this name.
 func (c *Credentials) dialTLS(node string) *tls.Config {
 	t := &tls.Config{
-		MinVersion: tls.VersionTLS13, NextProtos: []string{"http/1.1"},
+		MinVersion: tls.VersionTLS13, NextProtos: []string{"http/1.1"}, DynamicRecordSizingDisabled: true, // a link carries much, and no page
 		InsecureSkipVerify: true, // #nosec G402 -- VerifyConnection checks chain and node, or the proofs cover the TLS session: see ownCertificate
 	}
 	if c.pair == nil {
@@ -149,7 +149,11 @@ func (c *Credentials) dialTLS(node string) *tls.Config {
 
 // acceptTLS returns the configuration of an acceptor. It calls refused with the remote address and the reason when it does not trust a certificate.
 func (c *Credentials) acceptTLS(refused func(remote string, err error)) *tls.Config {
-	t := &tls.Config{MinVersion: tls.VersionTLS13, NextProtos: []string{"http/1.1"}, SessionTicketsDisabled: true, Certificates: []tls.Certificate{c.own}}
+	t := &tls.Config{
+		MinVersion: tls.VersionTLS13, NextProtos: []string{"http/1.1"}, DynamicRecordSizingDisabled: true,
+		SessionTicketsDisabled: true, // each link shows a certificate anew, so a changed CA counts at once
+		Certificates:           []tls.Certificate{c.own},
+	}
 	if c.pair == nil {
 		return t
 	}

@@ -145,21 +145,23 @@ func TestVersions(t *testing.T) {
 
 func TestHelloIsBounded(t *testing.T) {
 	for field, change := range map[string]func(*Hello){
-		"principal":     func(h *Hello) { h.Principal = "" },
-		"principal ":    func(h *Hello) { h.Principal = "two words" },
-		"principal  ":   func(h *Hello) { h.Principal = strings.Repeat("x", maxPrincipal+1) },
-		"principal   ":  func(h *Hello) { h.Principal = "a\x00" },
-		"principal    ": func(h *Hello) { h.Principal = "\xff" },
-		"role":          func(h *Hello) { h.Role = "root" },
-		"role ":         func(h *Hello) { h.Role = "admin" }, // of a guest
-		"max_sessions":  func(h *Hello) { h.Terms.MaxSessions = -1 },
-		"max_in_flight": func(h *Hello) { h.Terms.MaxInFlight = maxCount + 1 },
-		"rate":          func(h *Hello) { h.Terms.Rate = math.Inf(1) },
-		"rate ":         func(h *Hello) { h.Terms.Rate = math.NaN() },
-		"credential":    func(h *Hello) { h.Credential = "a\nb" },
-		"share":         func(h *Hello) { h.Share = strings.Repeat("x", maxWord+1) },
-		"transport":     func(h *Hello) { h.Transport = "carrier" },
-		"log_prefix":    func(h *Hello) { h.LogPrefix = strings.Repeat("x", maxLogPrefix+1) },
+		"principal":      func(h *Hello) { h.Principal = "" },
+		"principal ":     func(h *Hello) { h.Principal = "two words" },
+		"principal  ":    func(h *Hello) { h.Principal = strings.Repeat("x", maxPrincipal+1) },
+		"principal   ":   func(h *Hello) { h.Principal = "a\x00" },
+		"principal    ":  func(h *Hello) { h.Principal = "\xff" },
+		"role":           func(h *Hello) { h.Role = "root" },
+		"role ":          func(h *Hello) { h.Role = "admin" }, // of a guest
+		"expires_in_ms":  func(h *Hello) { h.Terms.ExpiresInMS = -1 },
+		"expires_in_ms ": func(h *Hello) { h.Terms.ExpiresInMS = maxMS + 1 },
+		"max_sessions":   func(h *Hello) { h.Terms.MaxSessions = -1 },
+		"max_in_flight":  func(h *Hello) { h.Terms.MaxInFlight = maxCount + 1 },
+		"rate":           func(h *Hello) { h.Terms.Rate = math.Inf(1) },
+		"rate ":          func(h *Hello) { h.Terms.Rate = math.NaN() },
+		"credential":     func(h *Hello) { h.Credential = "a\nb" },
+		"share":          func(h *Hello) { h.Share = strings.Repeat("x", maxWord+1) },
+		"transport":      func(h *Hello) { h.Transport = "carrier" },
+		"log_prefix":     func(h *Hello) { h.LogPrefix = strings.Repeat("x", maxLogPrefix+1) },
 	} {
 		h := aHello()
 		change(h)
@@ -169,6 +171,15 @@ func TestHelloIsBounded(t *testing.T) {
 	}
 	if err := aHello().Check(); err != nil {
 		t.Error(err)
+	}
+	terms := Terms{}
+	for _, c := range []struct {
+		at time.Time
+		ok bool
+	}{{time.Time{}, true}, {time.Now().Add(time.Hour), true}, {time.Now().Add(-time.Hour), false}} {
+		if ok := terms.SetExpires(c.at); ok != c.ok || ok && terms.Expires().Sub(c.at).Abs() > testkit.Patience {
+			t.Errorf("%v: %v, %v", c.at, ok, terms.Expires())
+		}
 	}
 	bare := &Hello{Principal: "local", Role: "admin", Transport: "unix"}
 	r := newRig(t, modes(t)[0], Limits{}, nil)

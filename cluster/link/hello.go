@@ -29,10 +29,28 @@ type Hello struct {
 
 // Terms are the bounds of the client's credential. The zero value has no bound.
 type Terms struct {
-	Expires     time.Time `json:"expires,omitzero"`
-	MaxSessions int       `json:"max_sessions,omitzero"`
-	MaxInFlight int       `json:"max_in_flight,omitzero"`
-	Rate        float64   `json:"rate,omitzero"` // requests a second
+	ExpiresInMS int64   `json:"expires_in_ms,omitzero"` // from now on, because the two nodes' clocks may differ
+	MaxSessions int     `json:"max_sessions,omitzero"`
+	MaxInFlight int     `json:"max_in_flight,omitzero"`
+	Rate        float64 `json:"rate,omitzero"` // requests a second
+}
+
+// SetExpires sets when the credential ends, by this node's clock; zero: never. It returns false if that was before now.
+func (t *Terms) SetExpires(at time.Time) bool {
+	t.ExpiresInMS = 0
+	if at.IsZero() {
+		return true
+	}
+	t.ExpiresInMS = time.Until(at).Milliseconds()
+	return t.ExpiresInMS > 0
+}
+
+// Expires returns when the credential ends, by this node's clock; zero: never. Its end at the dialer, where it may be revoked too, ends the link.
+func (t *Terms) Expires() time.Time {
+	if t.ExpiresInMS == 0 {
+		return time.Time{}
+	}
+	return time.Now().Add(time.Duration(t.ExpiresInMS) * time.Millisecond)
 }
 
 const (
@@ -44,6 +62,7 @@ const (
 	maxLogPrefix = 64
 	maxRate      = 1e9
 	maxCount     = 1 << 31
+	maxMS        = 1 << 43 // 278 years
 )
 
 // Check returns a *HelloError if a field is out of its bounds.
@@ -53,6 +72,8 @@ func (h *Hello) Check() error {
 		return &HelloError{"principal", "is not one printable word"}
 	case h.Role != "admin" && h.Role != "user" && h.Role != "viewer":
 		return &HelloError{"role", "is not admin, user or viewer"}
+	case t.ExpiresInMS < 0 || t.ExpiresInMS > maxMS:
+		return &HelloError{"expires_in_ms", "is out of range"}
 	case t.MaxSessions < 0 || t.MaxSessions > maxCount:
 		return &HelloError{"max_sessions", "is out of range"}
 	case t.MaxInFlight < 0 || t.MaxInFlight > maxCount:
