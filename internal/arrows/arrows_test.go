@@ -31,15 +31,16 @@ var imports = map[string][]string{
 	"metrics":           nil,
 	"runtime":           {"protocol", "statemachine", "metrics"},
 	"pool":              {"runtime", "statemachine", "protocol", "metrics"},
-	"reaper":            {"statemachine", "metrics"},                                                    // sees the pool through its own small interface
-	"web":               {"pool", "protocol", "metrics", "client", "client/typescript", "internal/mcp"}, // of the clients: the script that it serves, and what the tools of internal/mcp use
+	"reaper":            {"statemachine", "metrics"},                                                                       // sees the pool through its own small interface
+	"web":               {"pool", "protocol", "metrics", "client", "client/typescript", "internal/mcp", "internal/bundle"}, // of the clients: the script that it serves, and what the tools of internal/mcp use
 	"client":            {"protocol"},
-	"client/typescript": nil, // files for other programs
-	"client/python":     nil, // the same
+	"client/typescript": {"internal/bundle"}, // its other files are for other programs
+	"client/python":     nil,                 // the same
 	"cluster":           {"protocol", "metrics"},
 
 	"cmd":                {"internal/buildinfo", "internal/cmdline", "internal/config", "internal/cli", "internal/serve"},
 	"internal/buildinfo": nil,
+	"internal/bundle":    nil,
 	"internal/cmdline":   {"protocol"},
 	"internal/statedir":  {"internal/cmdline"},
 	"internal/config":    {"protocol", "runtime", "pool", "web", "internal/cmdline", "internal/statedir"},

@@ -3,27 +3,9 @@ package ui
 import (
 	"net/http"
 	"net/http/httptest"
-	"os"
 	"strings"
 	"testing"
-
-	"trl/web/ui/sources"
 )
-
-// TestBundleIsCurrent: dist was made from the sources that stand beside it. It needs no Node.
-func TestBundleIsCurrent(t *testing.T) {
-	hash, err := sources.Hash(os.DirFS("."))
-	if err != nil {
-		t.Fatal(err)
-	}
-	recorded, err := os.ReadFile("dist/sources.sha256")
-	if err != nil {
-		t.Fatal(err)
-	}
-	if strings.TrimSpace(string(recorded)) != hash {
-		t.Error("the sources have changed since dist was made: go generate ./web/ui")
-	}
-}
 
 // TestPageIsSmall: all that a browser loads, as it goes over the wire.
 func TestPageIsSmall(t *testing.T) {

@@ -1,4 +1,5 @@
-import { Link, type Sink } from "./link.cjs";
+import { type Pace, type Pulse } from "./heartbeat.cjs";
+import { Link, type Follower, type Sink } from "./link.cjs";
 import type * as wire from "./wire.gen.cjs";
 export interface ConnectionOptions {
     /** `http://HOST:PORT`, `https://…`, or the address of the WebSocket itself. */
@@ -19,6 +20,12 @@ export interface ConnectionState {
     why?: string;
     /** The number of the failed dial since it was lost. */
     attempt?: number;
+    /** `down`: ms until the next dial. */
+    retryIn?: number;
+    /** The code with which the server closed the connection that was lost; 1006 if it did not close it. */
+    code?: number;
+    /** `closed`: why no other dial would help. */
+    error?: Error;
 }
 type Params<M extends keyof wire.Methods> = wire.Methods[M]["params"];
 type Result<M extends keyof wire.Methods> = wire.Methods[M]["result"];
@@ -34,6 +41,8 @@ export interface CallOptions {
 /** A connection to a gateway that is made again when it is lost. */
 export declare class Connection {
     private readonly o;
+    private readonly pace;
+    private readonly pulse;
     /** Of the server at the last dial: another one means that the sessions of before are gone. */
     epoch: string;
     private readonly socketUrl;
@@ -47,10 +56,14 @@ export declare class Connection {
     private readonly closing;
     private readonly listeners;
     private readonly returns;
+    private readonly followers;
     private heart;
-    constructor(o: ConnectionOptions);
+    private hurry;
+    constructor(o: ConnectionOptions, pace?: Pace, pulse?: Pulse);
     /** Dials for the first time. */
     open(signal?: AbortSignal): Promise<void>;
+    /** Dials now, for another time of our patience, if there is no connection: also after an end that seemed to be final. */
+    retry(): void;
     /** A live link. It waits for one that is being dialled. */
     connected(signal?: AbortSignal): Promise<Link>;
     /** The live link, if there is one now. */
@@ -62,6 +75,8 @@ export declare class Connection {
     call<M extends keyof wire.Methods>(method: M, params: Params<M> | (() => Params<M>), o?: CallOptions): Promise<Result<M>>;
     /** Calls a listener for every event of this name. */
     on<E extends keyof wire.Events>(event: E, listener: (data: wire.Events[E]) => void): () => void;
+    /** Listens to a stream that no sink of a request gets, over all connections: a watched session sends streams that nobody attached. */
+    follow(streamId: string, follower: Follower): () => void;
     /** Calls a listener with every new link after the first. */
     onReturn(listener: (link: Link) => void): () => void;
     close(): Promise<void>;
@@ -73,12 +88,12 @@ export declare class Connection {
     private redial;
     /** Dials until our patience ends, at least once. */
     private dialAgain;
+    private rest;
     /** Whether this end of a dial would come again. */
     private isFinal;
     private lost;
     /** Starts the time of our patience, or continues that of an earlier loss if the link brought nothing. False if no time is left. */
     private noteLoss;
-    private beat;
     private tell;
 }
 export {};

@@ -24,6 +24,16 @@ export declare function readChunk(data: wire.Chunk & {
 export declare function beyond(chunk: Chunk, next: number): Chunk | undefined;
 /** The offset after a piece. */
 export declare function endOf(chunk: Chunk): number;
+/** How far a reader has got in a stream, so that it gets each byte once, whatever another connection repeats. */
+export declare class Position {
+    next: number;
+    /** Everything before it has come, or is missing. */
+    constructor(next?: number);
+    /** The new part of a piece, if it has one. */
+    take(chunk: Chunk): Chunk | undefined;
+    /** The new part of a gap, if it has one. */
+    skip(from: number, to: number): wire.GapRange | undefined;
+}
 export declare function toBytes(data: string | Uint8Array): Uint8Array;
 export declare function decodeBytes(text: string, encoding?: string): Uint8Array;
 export declare function toBase64(bytes: Uint8Array): string;

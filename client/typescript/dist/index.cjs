@@ -253,6 +253,67 @@ async function whyRefused(socket, token, signal) {
   return void 0;
 }
 
+// src/heartbeat.ts
+var defaultPace = { tick: 5e3, askAfter: 2e4, askEvery: Infinity, quietAfter: 25e3, silence: 45e3 };
+var Heartbeat = class {
+  // that it is quiet
+  constructor(link, pace, pulse = {}) {
+    this.link = link;
+    this.pace = pace;
+    this.pulse = pulse;
+    this.heardAt = link.heardAt;
+  }
+  link;
+  pace;
+  pulse;
+  timer;
+  ticks = 0;
+  // since the last message
+  heardAt;
+  askedAt = 0;
+  asking = false;
+  told = false;
+  /** Sends a ping and answers with the epoch of the server. */
+  async ask() {
+    const sent = this.askedAt = performance.now();
+    this.asking = true;
+    try {
+      const { epoch } = await this.link.call("system.ping", {}).answer;
+      this.pulse.latency?.(performance.now() - sent);
+      return epoch;
+    } finally {
+      this.asking = false;
+    }
+  }
+  start() {
+    this.timer = setInterval(() => this.beat(), this.pace.tick);
+  }
+  stop() {
+    clearInterval(this.timer);
+  }
+  beat() {
+    const now2 = performance.now();
+    const since = now2 - this.link.heardAt;
+    const quietTicks = Math.ceil(this.pace.quietAfter / this.pace.tick);
+    this.ticks++;
+    if (this.heardAt !== this.link.heardAt) {
+      this.heardAt = this.link.heardAt;
+      this.ticks = 0;
+      if (this.told) this.pulse.quiet?.(0);
+      this.told = false;
+    }
+    if (!this.asking) {
+      this.ticks = Math.min(this.ticks, quietTicks - 1);
+      if (since >= this.pace.askAfter || now2 - this.askedAt >= this.pace.askEvery) this.ask().catch(() => {
+      });
+    } else if (this.ticks >= quietTicks && since > this.pace.silence) this.link.abandon("the gateway has gone silent");
+    else if (this.ticks >= quietTicks) {
+      this.told = true;
+      this.pulse.quiet?.(since);
+    }
+  }
+};
+
 // src/frame.ts
 var kinds = ["", "stdout", "stderr", "tty"];
 var replayFlag = 16;
@@ -288,6 +349,26 @@ function beyond(chunk, next) {
 function endOf(chunk) {
   return chunk.snapshot ? chunk.offset : chunk.offset + chunk.bytes.length;
 }
+var Position = class {
+  /** Everything before it has come, or is missing. */
+  constructor(next = 0) {
+    this.next = next;
+  }
+  next;
+  /** The new part of a piece, if it has one. */
+  take(chunk) {
+    const rest = beyond(chunk, this.next);
+    if (rest) this.next = endOf(rest);
+    return rest;
+  }
+  /** The new part of a gap, if it has one. */
+  skip(from, to) {
+    if (to <= this.next) return void 0;
+    const rest = { from: Math.max(from, this.next), to };
+    this.next = to;
+    return rest;
+  }
+};
 function toBytes(data) {
   return typeof data === "string" ? new TextEncoder().encode(data) : data;
 }
@@ -315,17 +396,19 @@ function encodeBytes(bytes) {
 var exits = /* @__PURE__ */ new Set(["exec.exit", "process.exit", "term.exit"]);
 var Link = class {
   // term_id → stream_id
-  constructor(socket, tell, died) {
+  constructor(socket, tell, died, follower) {
     this.socket = socket;
     this.tell = tell;
     this.died = died;
+    this.follower = follower;
     socket.onmessage = (message) => this.receive(message.data);
     socket.onclose = (close) => this.die(lossOf(close));
-    socket.onerror = () => this.die({ code: 1006, why: "the connection was cut off", final: false });
+    socket.onerror = () => this.die({ code: 1006, why: "it was cut off", final: false });
   }
   socket;
   tell;
   died;
+  follower;
   /** Why it died; undefined while it lives. */
   loss;
   /** Output has come, or an answer other than that of the first ping: the server did something for us. */
@@ -425,7 +508,7 @@ var Link = class {
         this.deliver(data.stream_id, readChunk(data));
         return;
       case "stream.gap":
-        this.streams.get(data.stream_id)?.gap(data.from, data.to);
+        this.followerOf(data.stream_id)?.gap(data.from, data.to);
         return;
       case "stream.started":
         return;
@@ -437,10 +520,13 @@ var Link = class {
     this.tell(event, data);
   }
   deliver(stream, chunk) {
-    const sink = this.streams.get(stream);
-    if (!sink) return;
+    const follower = this.followerOf(stream);
+    if (!follower) return;
     this.useful = true;
-    sink.chunk(chunk);
+    follower.chunk(chunk);
+  }
+  followerOf(stream) {
+    return this.streams.get(stream) ?? this.follower(stream);
   }
   die(loss) {
     if (this.loss) return;
@@ -461,7 +547,7 @@ var finalCodes = /* @__PURE__ */ new Set([1e3, 1002, 1007, 1008, 1009, 4401, 440
 function lossOf(close) {
   const words = {
     1001: "the gateway is going away",
-    1006: "the connection was cut off",
+    1006: "it was cut off",
     1012: "the gateway is being restarted",
     1013: "the gateway is overloaded",
     4401: "the credential has expired or was revoked",
@@ -474,9 +560,8 @@ function lossOf(close) {
 var dialTimeout = 1e4;
 var firstPause = 50;
 var lastPause = 4e3;
+var lastPauseOfLong = 15e3;
 var afterUselessPause = 250;
-var askAfter = 2e4;
-var silence = 45e3;
 var repeatable = /* @__PURE__ */ new Set([
   "session.info",
   "session.list",
@@ -509,12 +594,17 @@ var repeatable = /* @__PURE__ */ new Set([
   "system.capabilities"
 ]);
 var Connection = class {
-  constructor(o) {
+  // ends the pause before the next dial
+  constructor(o, pace = defaultPace, pulse = {}) {
     this.o = o;
+    this.pace = pace;
+    this.pulse = pulse;
     this.socketUrl = endpoint(o.url);
     this.patience = o.patience ?? 45e3;
   }
   o;
+  pace;
+  pulse;
   /** Of the server at the last dial: another one means that the sessions of before are gone. */
   epoch = "";
   socketUrl;
@@ -531,12 +621,24 @@ var Connection = class {
   closing = new AbortController();
   listeners = /* @__PURE__ */ new Map();
   returns = /* @__PURE__ */ new Set();
+  followers = /* @__PURE__ */ new Map();
   heart;
+  hurry = new AbortController();
   /** Dials for the first time. */
   async open(signal) {
     signal?.throwIfAborted();
     this.dialling = this.dial(signal ? AbortSignal.any([signal, this.closing.signal]) : this.closing.signal).finally(() => this.dialling = void 0);
     await this.dialling;
+  }
+  /** Dials now, for another time of our patience, if there is no connection: also after an end that seemed to be final. */
+  retry() {
+    if (this.closed || this.current) return;
+    this.failure = void 0;
+    this.until = Date.now() + this.patience;
+    this.hurry.abort();
+    this.hurry = new AbortController();
+    this.redial().catch(() => {
+    });
   }
   /** A live link. It waits for one that is being dialled. */
   async connected(signal) {
@@ -581,6 +683,13 @@ var Connection = class {
     set.add(listener);
     return () => set.delete(listener);
   }
+  /** Listens to a stream that no sink of a request gets, over all connections: a watched session sends streams that nobody attached. */
+  follow(streamId, follower) {
+    this.followers.set(streamId, follower);
+    return () => {
+      if (this.followers.get(streamId) === follower) this.followers.delete(streamId);
+    };
+  }
   /** Calls a listener with every new link after the first. */
   onReturn(listener) {
     this.returns.add(listener);
@@ -590,7 +699,7 @@ var Connection = class {
     if (this.closed) return;
     this.closed = true;
     this.closing.abort(new ClosedError());
-    clearInterval(this.heart);
+    this.heart?.stop();
     await this.link?.close();
     this.become({ kind: "closed", why: "closed" });
   }
@@ -605,16 +714,17 @@ var Connection = class {
       const ticket = await until(both, Promise.resolve(this.o.ticket?.()));
       const auth = ticket !== void 0 ? [`trl.ticket.${ticket}`] : this.o.token !== void 0 ? [tokenProtocol(this.o.token)] : [];
       const socket = await this.openSocket(["trl.v1+bin", "trl.v1", ...auth], both);
-      const link = new Link(socket, (event, data) => this.tell(event, data), (dead) => this.lost(dead));
+      const link = new Link(socket, (event, data) => this.tell(event, data), (dead) => this.lost(dead), (stream) => this.followers.get(stream));
+      const heart = new Heartbeat(link, this.pace, this.pulse);
       try {
-        this.epoch = (await until(both, link.call("system.ping", {}).answer)).epoch;
+        this.epoch = await until(both, heart.ask());
       } catch (error) {
         link.abandon("the gateway does not answer");
         throw error;
       }
       this.link = link;
-      clearInterval(this.heart);
-      this.heart = setInterval(() => this.beat(link), 5e3);
+      this.heart = heart;
+      heart.start();
       this.become({ kind: "up" });
       return link;
     } catch (error) {
@@ -658,8 +768,9 @@ var Connection = class {
   /** Dials until our patience ends, at least once. */
   async dialAgain() {
     const { signal } = this.closing;
-    await pause(Math.min(this.wait, this.until - Date.now()), signal);
-    for (let attempt = 1, gap = Math.max(this.wait, firstPause); ; attempt++, gap = Math.min(2 * gap, lastPause)) {
+    const began = Date.now();
+    await this.rest(Math.min(this.wait, this.until - began));
+    for (let attempt = 1, gap = Math.max(this.wait, firstPause); ; attempt++, gap = Math.min(2 * gap, Date.now() - began < 6e4 ? lastPause : lastPauseOfLong)) {
       try {
         const link = await this.dial(signal);
         for (const listener of [...this.returns]) listener(link);
@@ -669,13 +780,17 @@ var Connection = class {
         const why = error instanceof Error ? error.message : String(error);
         if (this.isFinal(error) || Date.now() >= this.until) {
           if (this.isFinal(error)) this.failure = error;
-          this.become({ kind: "closed", why, attempt });
+          this.become({ kind: "closed", why, attempt, ...this.failure && { error: this.failure } });
           throw error instanceof ConnectionLostError ? new ConnectionLostError(error.message, "unsent") : error;
         }
-        this.become({ kind: "down", why, attempt });
-        await pause(Math.min(gap / 2 + Math.random() * gap / 2, this.until - Date.now()), signal);
+        const retryIn = Math.min(gap / 2 + Math.random() * gap / 2, this.until - Date.now());
+        this.become({ kind: "down", why, attempt, retryIn });
+        await this.rest(retryIn);
       }
     }
+  }
+  rest(ms) {
+    return pause(ms, AbortSignal.any([this.closing.signal, this.hurry.signal]));
   }
   /** Whether this end of a dial would come again. */
   isFinal(error) {
@@ -684,18 +799,19 @@ var Connection = class {
   }
   lost(link) {
     if (this.link !== link || this.closed) return;
-    clearInterval(this.heart);
+    this.heart?.stop();
     const loss = link.loss;
+    const { why, code } = loss;
     if (loss.final && !(loss.code === 4401 && this.o.ticket)) {
       this.failure = loss.code === 4401 ? new AuthError(loss.why, "AUTH_FAILED") : new ConnectionLostError(loss.why, "unknown");
-      this.become({ kind: "closed", why: loss.why });
+      this.become({ kind: "closed", why, code, error: this.failure });
       return;
     }
     if (!this.noteLoss(link)) {
-      this.become({ kind: "closed", why: loss.why });
+      this.become({ kind: "closed", why, code });
       return;
     }
-    this.become({ kind: "down", why: loss.why, attempt: 0 });
+    this.become({ kind: "down", why, code, attempt: 0, retryIn: this.wait });
     this.redial().catch(() => {
     });
   }
@@ -710,11 +826,6 @@ var Connection = class {
     this.wait = lived < 1e3 ? afterUselessPause : 0;
     this.until = now2 + this.patience;
     return true;
-  }
-  beat(link) {
-    const quiet = performance.now() - link.heardAt;
-    if (quiet > silence) link.abandon("the gateway has been silent for too long");
-    else if (quiet > askAfter) link.send("system.ping", {});
   }
   tell(event, data) {
     for (const listener of [...this.listeners.get(event) ?? []]) listener(data);
@@ -920,19 +1031,20 @@ var Stream = class {
   constructor(connection, source, offset = 0) {
     this.connection = connection;
     this.source = source;
-    this.received = this.offset = offset;
+    this.position = new Position(offset);
+    this.offset = offset;
     this.exited = this.exit.promise;
     this.exited.catch(() => {
     });
   }
   connection;
   source;
-  /** Everything before it has come. */
-  received = 0;
   /** Everything before it was taken by the reader. */
   offset = 0;
   /** Fulfilled with the data of the exit when it comes, though output before it may wait; rejected when no exit will come. */
   exited;
+  position;
+  // of what has come
   items = [];
   held = 0;
   // bytes in items
@@ -947,6 +1059,10 @@ var Stream = class {
   // nobody reads: old output gives way
   wake;
   exit = Promise.withResolvers();
+  /** Everything before it has come. */
+  get received() {
+    return this.position.next;
+  }
   /** Opens the stream and returns when the server has accepted it. A link that is lost meanwhile is no failure. */
   async open() {
     this.opening = true;
@@ -1051,17 +1167,16 @@ var Stream = class {
     };
   }
   chunk(chunk) {
-    const rest = beyond(chunk, this.received);
+    const rest = this.position.take(chunk);
     if (!rest) return;
-    this.received = endOf(rest);
     this.held += rest.bytes.length;
     this.push({ kind: "chunk", chunk: rest });
     if (this.unread) this.shed();
   }
   gap(from, to) {
-    if (to <= this.received) return;
-    this.push({ kind: "gap", from: Math.max(from, this.received), to });
-    this.received = to;
+    const rest = this.position.skip(from, to);
+    if (!rest) return;
+    this.push({ kind: "gap", ...rest });
     if (this.unread) this.shed();
   }
   event(name, data) {

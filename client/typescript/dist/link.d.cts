@@ -1,11 +1,14 @@
 import { type Chunk } from "./frame.cjs";
 import type * as wire from "./wire.gen.cjs";
-/** What a stream's frames and events go to, in their order. */
-export interface Sink {
-    /** The answer that opened or attached the stream; nothing of the stream came before. */
-    opened(answer: Record<string, unknown>): void;
+/** What a stream's output goes to, in its order. */
+export interface Follower {
     chunk(chunk: Chunk): void;
     gap(from: number, to: number): void;
+}
+/** What the output and the events of a stream go to that a request of ours opened or attached. */
+export interface Sink extends Follower {
+    /** The answer that opened or attached the stream; nothing of the stream came before. */
+    opened(answer: Record<string, unknown>): void;
     /** Any other event of the stream; the last one is its exit. */
     event(name: string, data: Record<string, unknown>): void;
     /** The link died before the exit. */
@@ -26,6 +29,7 @@ export declare class Link {
     private readonly socket;
     private readonly tell;
     private readonly died;
+    private readonly follower;
     /** Why it died; undefined while it lives. */
     loss: Loss | undefined;
     /** Output has come, or an answer other than that of the first ping: the server did something for us. */
@@ -37,7 +41,7 @@ export declare class Link {
     private readonly streams;
     private readonly numbers;
     private readonly terminals;
-    constructor(socket: WebSocket, tell: (event: string, data: Record<string, unknown>) => void, died: (link: Link) => void);
+    constructor(socket: WebSocket, tell: (event: string, data: Record<string, unknown>) => void, died: (link: Link) => void, follower: (stream: string) => Follower | undefined);
     /**
      * Sends a request. The sink gets the stream that the answer names; it is in place before the stream's first frame. The id is for exec.cancel.
      */
@@ -57,6 +61,7 @@ export declare class Link {
     private settle;
     private notify;
     private deliver;
+    private followerOf;
     private die;
     private lostError;
 }

@@ -31,12 +31,11 @@ export interface Source {
 export declare class Stream {
     private readonly connection;
     private readonly source;
-    /** Everything before it has come. */
-    received: number;
     /** Everything before it was taken by the reader. */
     offset: number;
     /** Fulfilled with the data of the exit when it comes, though output before it may wait; rejected when no exit will come. */
     readonly exited: Promise<Record<string, unknown>>;
+    private readonly position;
     private items;
     private held;
     private acknowledged;
@@ -48,6 +47,8 @@ export declare class Stream {
     private wake;
     private readonly exit;
     constructor(connection: Connection, source: Source, offset?: number);
+    /** Everything before it has come. */
+    get received(): number;
     /** Opens the stream and returns when the server has accepted it. A link that is lost meanwhile is no failure. */
     open(): Promise<void>;
     private attach;

@@ -1,7 +1,8 @@
 import { pause, until } from "./abort.ts";
 import { endpoint, tokenProtocol, whyRefused } from "./address.ts";
 import { AuthError, ClosedError, ConnectionLostError, TrlError } from "./errors.ts";
-import { Link, type Sink } from "./link.ts";
+import { defaultPace, Heartbeat, type Pace, type Pulse } from "./heartbeat.ts";
+import { Link, type Follower, type Sink } from "./link.ts";
 import type * as wire from "./wire.gen.ts";
 
 export interface ConnectionOptions {
@@ -24,6 +25,12 @@ export interface ConnectionState {
   why?: string;
   /** The number of the failed dial since it was lost. */
   attempt?: number;
+  /** `down`: ms until the next dial. */
+  retryIn?: number;
+  /** The code with which the server closed the connection that was lost; 1006 if it did not close it. */
+  code?: number;
+  /** `closed`: why no other dial would help. */
+  error?: Error;
 }
 
 type Params<M extends keyof wire.Methods> = wire.Methods[M]["params"];
@@ -42,11 +49,10 @@ export interface CallOptions {
 const dialTimeout = 10_000;
 const firstPause = 50;
 const lastPause = 4_000;
+/** The longest pause between dials after a minute without a connection. */
+const lastPauseOfLong = 15_000;
 /** Before dialling a server that accepted a connection and dropped it at once. */
 const afterUselessPause = 250;
-const askAfter = 20_000;
-/** The server pings every 20 s, and answers our pings: longer than two of them it is gone. */
-const silence = 45_000;
 
 /** Methods that change nothing, or whose repetition does nothing more. */
 const repeatable = new Set<keyof wire.Methods>([
@@ -74,9 +80,15 @@ export class Connection {
   private readonly closing = new AbortController();
   private readonly listeners = new Map<string, Set<(data: never) => void>>();
   private readonly returns = new Set<(link: Link) => void>();
-  private heart: ReturnType<typeof setInterval> | undefined;
+  private readonly followers = new Map<string, Follower>();
+  private heart: Heartbeat | undefined;
+  private hurry = new AbortController(); // ends the pause before the next dial
 
-  constructor(private readonly o: ConnectionOptions) {
+  constructor(
+    private readonly o: ConnectionOptions,
+    private readonly pace: Pace = defaultPace,
+    private readonly pulse: Pulse = {},
+  ) {
     this.socketUrl = endpoint(o.url);
     this.patience = o.patience ?? 45_000;
   }
@@ -86,6 +98,16 @@ export class Connection {
     signal?.throwIfAborted();
     this.dialling = this.dial(signal ? AbortSignal.any([signal, this.closing.signal]) : this.closing.signal).finally(() => (this.dialling = undefined));
     await this.dialling;
+  }
+
+  /** Dials now, for another time of our patience, if there is no connection: also after an end that seemed to be final. */
+  retry(): void {
+    if (this.closed || this.current) return;
+    this.failure = undefined;
+    this.until = Date.now() + this.patience;
+    this.hurry.abort();
+    this.hurry = new AbortController();
+    this.redial().catch(() => {}); // onState tells
   }
 
   /** A live link. It waits for one that is being dialled. */
@@ -135,6 +157,14 @@ export class Connection {
     return () => set.delete(listener);
   }
 
+  /** Listens to a stream that no sink of a request gets, over all connections: a watched session sends streams that nobody attached. */
+  follow(streamId: string, follower: Follower): () => void {
+    this.followers.set(streamId, follower);
+    return () => {
+      if (this.followers.get(streamId) === follower) this.followers.delete(streamId);
+    };
+  }
+
   /** Calls a listener with every new link after the first. */
   onReturn(listener: (link: Link) => void): () => void {
     this.returns.add(listener);
@@ -145,7 +175,7 @@ export class Connection {
     if (this.closed) return;
     this.closed = true;
     this.closing.abort(new ClosedError());
-    clearInterval(this.heart);
+    this.heart?.stop();
     await this.link?.close();
     this.become({ kind: "closed", why: "closed" });
   }
@@ -162,16 +192,17 @@ export class Connection {
       const ticket = await until(both, Promise.resolve(this.o.ticket?.()));
       const auth = ticket !== undefined ? [`trl.ticket.${ticket}`] : this.o.token !== undefined ? [tokenProtocol(this.o.token)] : [];
       const socket = await this.openSocket(["trl.v1+bin", "trl.v1", ...auth], both);
-      const link = new Link(socket, (event, data) => this.tell(event, data), (dead) => this.lost(dead));
+      const link = new Link(socket, (event, data) => this.tell(event, data), (dead) => this.lost(dead), (stream) => this.followers.get(stream));
+      const heart = new Heartbeat(link, this.pace, this.pulse);
       try {
-        this.epoch = (await until(both, link.call("system.ping", {}).answer)).epoch;
+        this.epoch = await until(both, heart.ask());
       } catch (error) {
         link.abandon("the gateway does not answer");
         throw error;
       }
       this.link = link;
-      clearInterval(this.heart);
-      this.heart = setInterval(() => this.beat(link), 5_000);
+      this.heart = heart;
+      heart.start();
       this.become({ kind: "up" });
       return link;
     } catch (error) {
@@ -218,8 +249,9 @@ export class Connection {
   /** Dials until our patience ends, at least once. */
   private async dialAgain(): Promise<Link> {
     const { signal } = this.closing;
-    await pause(Math.min(this.wait, this.until - Date.now()), signal);
-    for (let attempt = 1, gap = Math.max(this.wait, firstPause); ; attempt++, gap = Math.min(2 * gap, lastPause)) {
+    const began = Date.now();
+    await this.rest(Math.min(this.wait, this.until - began));
+    for (let attempt = 1, gap = Math.max(this.wait, firstPause); ; attempt++, gap = Math.min(2 * gap, Date.now() - began < 60_000 ? lastPause : lastPauseOfLong)) {
       try {
         const link = await this.dial(signal);
         for (const listener of [...this.returns]) listener(link);
@@ -229,13 +261,18 @@ export class Connection {
         const why = error instanceof Error ? error.message : String(error);
         if (this.isFinal(error) || Date.now() >= this.until) {
           if (this.isFinal(error)) this.failure = error as Error;
-          this.become({ kind: "closed", why, attempt });
+          this.become({ kind: "closed", why, attempt, ...(this.failure && { error: this.failure }) });
           throw error instanceof ConnectionLostError ? new ConnectionLostError(error.message, "unsent") : error;
         }
-        this.become({ kind: "down", why, attempt });
-        await pause(Math.min(gap / 2 + (Math.random() * gap) / 2, this.until - Date.now()), signal);
+        const retryIn = Math.min(gap / 2 + (Math.random() * gap) / 2, this.until - Date.now());
+        this.become({ kind: "down", why, attempt, retryIn });
+        await this.rest(retryIn);
       }
     }
+  }
+
+  private rest(ms: number): Promise<void> {
+    return pause(ms, AbortSignal.any([this.closing.signal, this.hurry.signal]));
   }
 
   /** Whether this end of a dial would come again. */
@@ -246,18 +283,19 @@ export class Connection {
 
   private lost(link: Link): void {
     if (this.link !== link || this.closed) return;
-    clearInterval(this.heart);
+    this.heart?.stop();
     const loss = link.loss!;
+    const { why, code } = loss;
     if (loss.final && !(loss.code === 4401 && this.o.ticket)) {
       this.failure = loss.code === 4401 ? new AuthError(loss.why, "AUTH_FAILED") : new ConnectionLostError(loss.why, "unknown");
-      this.become({ kind: "closed", why: loss.why });
+      this.become({ kind: "closed", why, code, error: this.failure });
       return;
     }
     if (!this.noteLoss(link)) {
-      this.become({ kind: "closed", why: loss.why });
+      this.become({ kind: "closed", why, code });
       return;
     }
-    this.become({ kind: "down", why: loss.why, attempt: 0 });
+    this.become({ kind: "down", why, code, attempt: 0, retryIn: this.wait });
     this.redial().catch(() => {}); // whoever needs the connection hears of it
   }
 
@@ -272,12 +310,6 @@ export class Connection {
     this.wait = lived < 1_000 ? afterUselessPause : 0;
     this.until = now + this.patience;
     return true;
-  }
-
-  private beat(link: Link): void {
-    const quiet = performance.now() - link.heardAt;
-    if (quiet > silence) link.abandon("the gateway has been silent for too long");
-    else if (quiet > askAfter) link.send("system.ping", {});
   }
 
   private tell(event: string, data: Record<string, unknown>): void {

@@ -55,6 +55,27 @@ export function endOf(chunk: Chunk): number {
   return chunk.snapshot ? chunk.offset : chunk.offset + chunk.bytes.length;
 }
 
+/** How far a reader has got in a stream, so that it gets each byte once, whatever another connection repeats. */
+export class Position {
+  /** Everything before it has come, or is missing. */
+  constructor(public next = 0) {}
+
+  /** The new part of a piece, if it has one. */
+  take(chunk: Chunk): Chunk | undefined {
+    const rest = beyond(chunk, this.next);
+    if (rest) this.next = endOf(rest);
+    return rest;
+  }
+
+  /** The new part of a gap, if it has one. */
+  skip(from: number, to: number): wire.GapRange | undefined {
+    if (to <= this.next) return undefined;
+    const rest = { from: Math.max(from, this.next), to };
+    this.next = to;
+    return rest;
+  }
+}
+
 export function toBytes(data: string | Uint8Array): Uint8Array {
   return typeof data === "string" ? new TextEncoder().encode(data) : data;
 }

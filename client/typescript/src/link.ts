@@ -2,12 +2,16 @@ import { ClosedError, ConnectionLostError, refusal } from "./errors.ts";
 import { readChunk, readFrame, type Chunk } from "./frame.ts";
 import type * as wire from "./wire.gen.ts";
 
-/** What a stream's frames and events go to, in their order. */
-export interface Sink {
-  /** The answer that opened or attached the stream; nothing of the stream came before. */
-  opened(answer: Record<string, unknown>): void;
+/** What a stream's output goes to, in its order. */
+export interface Follower {
   chunk(chunk: Chunk): void;
   gap(from: number, to: number): void;
+}
+
+/** What the output and the events of a stream go to that a request of ours opened or attached. */
+export interface Sink extends Follower {
+  /** The answer that opened or attached the stream; nothing of the stream came before. */
+  opened(answer: Record<string, unknown>): void;
   /** Any other event of the stream; the last one is its exit. */
   event(name: string, data: Record<string, unknown>): void;
   /** The link died before the exit. */
@@ -61,10 +65,11 @@ export class Link {
     private readonly socket: WebSocket,
     private readonly tell: (event: string, data: Record<string, unknown>) => void,
     private readonly died: (link: Link) => void,
+    private readonly follower: (stream: string) => Follower | undefined, // of a stream without a sink
   ) {
     socket.onmessage = (message) => this.receive(message.data as string | ArrayBuffer);
     socket.onclose = (close) => this.die(lossOf(close));
-    socket.onerror = () => this.die({ code: 1006, why: "the connection was cut off", final: false }); // some runtimes send no close after it
+    socket.onerror = () => this.die({ code: 1006, why: "it was cut off", final: false }); // some runtimes send no close after it
   }
 
   /**
@@ -160,7 +165,7 @@ export class Link {
         this.deliver(data.stream_id as string, readChunk(data as unknown as wire.Output));
         return;
       case "stream.gap":
-        this.streams.get(data.stream_id as string)?.gap(data.from as number, data.to as number);
+        this.followerOf(data.stream_id as string)?.gap(data.from as number, data.to as number);
         return;
       case "stream.started":
         return; // its number is known by now
@@ -173,10 +178,14 @@ export class Link {
   }
 
   private deliver(stream: string, chunk: Chunk): void {
-    const sink = this.streams.get(stream);
-    if (!sink) return;
+    const follower = this.followerOf(stream);
+    if (!follower) return;
     this.useful = true;
-    sink.chunk(chunk);
+    follower.chunk(chunk);
+  }
+
+  private followerOf(stream: string): Follower | undefined {
+    return this.streams.get(stream) ?? this.follower(stream);
   }
 
   private die(loss: Loss): void {
@@ -202,7 +211,7 @@ const finalCodes = new Set([1000, 1002, 1007, 1008, 1009, 4401, 4403]);
 function lossOf(close: CloseEvent): Loss {
   const words: Record<number, string> = {
     1001: "the gateway is going away",
-    1006: "the connection was cut off",
+    1006: "it was cut off",
     1012: "the gateway is being restarted",
     1013: "the gateway is overloaded",
     4401: "the credential has expired or was revoked",

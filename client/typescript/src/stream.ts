@@ -1,7 +1,7 @@
 import { until } from "./abort.ts";
 import type { Connection } from "./connection.ts";
 import { ClosedError, ConnectionLostError } from "./errors.ts";
-import { beyond, endOf, readChunk, type Chunk } from "./frame.ts";
+import { endOf, Position, readChunk, type Chunk } from "./frame.ts";
 import type { Link, Sink } from "./link.ts";
 import { windowBytes } from "./window.ts";
 import type * as wire from "./wire.gen.ts";
@@ -28,13 +28,12 @@ export interface Source {
  * Output waits here for its reader. The server sends at most a window beyond what the reader has taken, so an idle reader costs no more memory.
  */
 export class Stream {
-  /** Everything before it has come. */
-  received = 0;
   /** Everything before it was taken by the reader. */
   offset = 0;
   /** Fulfilled with the data of the exit when it comes, though output before it may wait; rejected when no exit will come. */
   readonly exited: Promise<Record<string, unknown>>;
 
+  private readonly position: Position; // of what has come
   private items: Item[] = [];
   private held = 0; // bytes in items
   private acknowledged = 0;
@@ -51,9 +50,15 @@ export class Stream {
     private readonly source: Source,
     offset = 0,
   ) {
-    this.received = this.offset = offset;
+    this.position = new Position(offset);
+    this.offset = offset;
     this.exited = this.exit.promise;
     this.exited.catch(() => {}); // not everybody asks for it
+  }
+
+  /** Everything before it has come. */
+  get received(): number {
+    return this.position.next;
   }
 
   /** Opens the stream and returns when the server has accepted it. A link that is lost meanwhile is no failure. */
@@ -168,18 +173,17 @@ export class Stream {
   }
 
   private chunk(chunk: Chunk): void {
-    const rest = beyond(chunk, this.received);
+    const rest = this.position.take(chunk);
     if (!rest) return; // it came over the last link
-    this.received = endOf(rest);
     this.held += rest.bytes.length;
     this.push({ kind: "chunk", chunk: rest });
     if (this.unread) this.shed();
   }
 
   private gap(from: number, to: number): void {
-    if (to <= this.received) return;
-    this.push({ kind: "gap", from: Math.max(from, this.received), to });
-    this.received = to;
+    const rest = this.position.skip(from, to);
+    if (!rest) return;
+    this.push({ kind: "gap", ...rest });
     if (this.unread) this.shed();
   }
 

@@ -87,7 +87,7 @@ func TestCtrlCInAFlood(t *testing.T) {
 		let at = 0, all = 0;
 		terminal.drawn = (offset) => { at ||= offset; all = Math.max(all, offset); };
 		setInterval(() => { if (at < all) drawn(at = Math.min(all, at + 6000)); }, 20);
-		const socket = trl.connection.socket, send = socket.send, take = socket.onmessage;
+		const socket = trl.connection.client.current.socket, send = socket.send, take = socket.onmessage;
 		let flooded = 0, after = -1, tail = "";
 		globalThis.flood = () => ({flooded, after, over: tail.includes("^C")});
 		socket.send = (m) => { if (flooded > 1 << 19 && after < 0 && String(m).includes("term.input")) after = 0; send.call(socket, m); };

@@ -47,7 +47,7 @@ func TestActivityOfASessionDrivenOverTheAPI(t *testing.T) {
 	p.until("the queue goes on", `/waits for its turn/.test(`+block(2)+`?.querySelector(".output").textContent)`)
 
 	p.run(`document.querySelector(".prompt textarea").focus()`)
-	p.run(`((c, tell) => { c.tell = (event, data) => setTimeout(() => tell.call(c, event, data), event === "exec.started" ? 500 : 0) })(trl.connection, trl.connection.tell)`) // output may overtake it
+	p.run(`((c, tell) => { c.tell = (event, data) => setTimeout(() => tell.call(c, event, data), event === "exec.started" ? 500 : 0) })(trl.connection.client, trl.connection.client.tell)`) // output may overtake it
 	p.enter("seq 1 100000; sleep 2; echo end")
 	p.until("a long output is cut in the middle, and says so", `/1\n2\n3\n/.test(`+block(3)+`?.querySelector(".output").textContent) && /100000\nend\n$/.test(`+block(3)+`.querySelector(".output").textContent) && /not shown/.test(`+block(3)+`.querySelector(".output-cut").textContent)`)
 

@@ -1,86 +1,36 @@
-// Command bundle makes web/ui/dist, what a browser gets, out of the TypeScript, the styles and xterm.js; `go generate ./web/ui` runs it.
-//
-// The output is committed, so that building trl needs neither Node nor npm. What it was made from is recorded beside it as one hash:
-// a test, which needs neither, fails when the sources have moved on.
+// Command bundle makes web/ui/dist, what a browser gets, out of the TypeScript, the styles, the TypeScript client and xterm.js;
+// `go generate ./web/ui` runs it.
 package main
 
 import (
-	"errors"
-	"flag"
+	"encoding/json"
 	"fmt"
-	"io/fs"
+	"maps"
 	"os"
-	"os/exec"
 	"path/filepath"
 	"regexp"
-	"strings"
+	"slices"
 
 	"github.com/evanw/esbuild/pkg/api"
 
-	"trl/web/ui/sources"
+	"trl/internal/bundle"
 )
 
+// client is what the page uses of the TypeScript client.
+const client = "client/typescript/src/"
+
+var page = bundle.Bundle{
+	Dir: "web/ui",
+	Sources: []string{"web/ui/src", "web/ui/style", "web/ui/bundle/main.go",
+		client + "abort.ts", client + "address.ts", client + "connection.ts", client + "errors.ts", client + "frame.ts", client + "heartbeat.ts", client + "link.ts"},
+}
+
 func main() {
-	check := flag.Bool("check", false, "change nothing: fail if dist is not what the sources give")
-	flag.Parse()
-	if err := run(*check); err != nil {
-		fmt.Fprintln(os.Stderr, "bundle:", err)
-		os.Exit(1)
-	}
+	page.Make = build
+	page.Main()
 }
 
-// run works in web/ui, where go generate starts it.
-func run(check bool) error {
-	hash, err := sources.Hash(os.DirFS("."))
-	if err != nil {
-		return err
-	}
-	if check {
-		if recorded, err := os.ReadFile("dist/sources.sha256"); err != nil || strings.TrimSpace(string(recorded)) != hash {
-			return errors.New("the sources have changed: go generate ./web/ui")
-		}
-		if _, err := os.Stat("node_modules"); err != nil {
-			fmt.Println("the recorded hash is that of the sources; without node_modules the bundle itself is not compared")
-			return nil
-		}
-	}
-	if err := install(); err != nil {
-		return err
-	}
-	files, err := bundle()
-	if err != nil {
-		return err
-	}
-	files["sources.sha256"] = []byte(hash + "\n")
-	for name, text := range files {
-		path := filepath.Join("dist", name)
-		if check {
-			if old, err := os.ReadFile(path); err != nil || string(old) != string(text) {
-				return fmt.Errorf("%s is not what the sources give: go generate ./web/ui", path)
-			}
-			continue
-		}
-		if err := os.WriteFile(path, text, 0o644); err != nil {
-			return err
-		}
-	}
-	return nil
-}
-
-// install fetches what package-lock.json names, once.
-func install() error {
-	if _, err := os.Stat("node_modules"); !errors.Is(err, fs.ErrNotExist) {
-		return err
-	}
-	cmd := exec.Command("npm", "ci", "--no-audit", "--no-fund", "--ignore-scripts")
-	cmd.Stdout, cmd.Stderr = os.Stdout, os.Stderr
-	if err := cmd.Run(); err != nil {
-		return fmt.Errorf("npm ci: %w", err)
-	}
-	return nil
-}
-
-func bundle() (map[string][]byte, error) {
+func build() (map[string][]byte, error) {
 	result := api.Build(api.BuildOptions{
 		EntryPoints:       []string{"src/app.ts", "style/app.css"},
 		EntryNames:        "[name]",
@@ -96,9 +46,17 @@ func bundle() (map[string][]byte, error) {
 		LegalComments:     api.LegalCommentsEndOfFile, // the MIT licence of xterm.js asks for its notice
 		LogLevel:          api.LogLevelWarning,
 		Plugins:           []api.Plugin{strict},
+		Metafile:          true,
 	})
 	if len(result.Errors) > 0 {
 		return nil, fmt.Errorf("%d errors", len(result.Errors))
+	}
+	var used struct{ Inputs map[string]any }
+	if err := json.Unmarshal([]byte(result.Metafile), &used); err != nil {
+		return nil, err
+	}
+	if err := page.Covers(slices.Collect(maps.Keys(used.Inputs))); err != nil {
+		return nil, err
 	}
 	files := map[string][]byte{}
 	for _, f := range result.OutputFiles {

@@ -1,3 +1,4 @@
+import { TrlError } from "./client";
 import type { Connection } from "./connection";
 import { button, fill, h, say } from "./dom";
 import { ExecBlock } from "./execblock";
@@ -7,7 +8,7 @@ import { complain } from "./notice";
 import { ProcessRow } from "./processrow";
 import type { Sessions } from "./sessions";
 import { Signal } from "./signal";
-import { Refusal, type ExecEntry, type ProcessInfo } from "./wire";
+import type { ExecEntry, ProcessInfo } from "./wire";
 import type { View } from "./view";
 
 const every = 2500; // queue, ports and log sizes change without an event
@@ -161,8 +162,8 @@ export class Agent implements View {
       await this.refresh();
       for (const row of this.processes.values()) void row.resume();
     } catch (error) {
-      if (error instanceof Refusal && error.code === "SESSION_TERMINATED") this.over = true;
-      else if (error instanceof Refusal && error.code !== "OFFLINE") {
+      if (error instanceof TrlError && error.code === "SESSION_TERMINATED") this.over = true;
+      else if (error instanceof TrlError) {
         this.over = true;
         say(this.empty, error.code === "SESSION_LOST" ? "This session is gone: the gateway was restarted." : "This session has ended, and its data is no longer kept.");
       }

@@ -1,5 +1,4 @@
 import "./nonce";
-import { at } from "./at";
 import { Banner } from "./banner";
 import { Connection } from "./connection";
 import { button, h } from "./dom";
@@ -21,7 +20,7 @@ import { Workspace } from "./workspace";
 
 // The page: one connection, the list of sessions, the open views. Everything is made here, once.
 
-const connection = new Connection(() => location.origin.replace(/^http/, "ws") + (guestToken ? "/v1/ws" : at("v1/ws")));
+const connection = new Connection();
 const sessions = new Sessions(connection);
 const samples = new Samples(connection);
 const banner = new Banner(connection);

@@ -1,13 +1,13 @@
+import { Position, TrlError } from "./client";
 import type { Connection } from "./connection";
 import { button, fill, h, say } from "./dom";
 import { exitMark, wentWell } from "./exit";
 import { bytes, duration } from "./format";
-import { beyond, endOf } from "./frame";
 import { icon } from "./icons";
 import { complain } from "./notice";
 import { copy } from "./clipboard";
 import { Output } from "./output";
-import { Refusal, type ExecExit } from "./wire";
+import type { ExecExit } from "./wire";
 
 // One command of a session: its text, its output, its result.
 export class ExecBlock {
@@ -19,7 +19,7 @@ export class ExecBlock {
   private readonly notes = h("div", { class: "block-notes" });
   private readonly cancelButton: HTMLButtonElement;
   private readonly unfollow: () => void;
-  private next = 0;
+  private readonly position = new Position();
   private asked = false;
 
   constructor(
@@ -48,16 +48,15 @@ export class ExecBlock {
     );
     this.unfollow = connection.follow(streamId, {
       chunk: (chunk) => {
-        const fresh = beyond(chunk, this.next);
+        const fresh = this.position.take(chunk);
         if (!fresh) return;
-        this.next = endOf(fresh);
         this.output.add(fresh);
         this.element.classList.add("has-output");
       },
       gap: (from, to) => {
-        if (to <= this.next) return;
-        this.output.gap(Math.max(from, this.next), to);
-        this.next = to;
+        const missing = this.position.skip(from, to);
+        if (!missing) return;
+        this.output.gap(missing.from, to);
         this.element.classList.add("has-output");
       },
     });
@@ -68,9 +67,9 @@ export class ExecBlock {
     if (this.asked || !this.ended) return;
     this.asked = true;
     try {
-      await this.connection.call("exec.attach", { exec_id: this.id, offset: this.next, on_slow: "skip" });
+      await this.connection.call("exec.attach", { exec_id: this.id, offset: this.position.next, on_slow: "skip" });
     } catch (error) {
-      this.asked = error instanceof Refusal && error.code !== "OFFLINE";
+      this.asked = error instanceof TrlError;
     }
   }
 

@@ -1,5 +1,5 @@
 import type { Terminal as Xterm } from "@xterm/xterm";
-import type { Chunk } from "./frame";
+import type { Chunk } from "./client";
 
 // Writes output into xterm.js and knows, while a piece is being parsed, whether it is a replay. A program sent its queries (where is the
 // cursor, what are you) when it ran. A second answer would be typed into the program that runs now (PROTOCOL.md, Terminals).

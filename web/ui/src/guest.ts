@@ -23,17 +23,3 @@ function take(): string {
     if (fresh) history.replaceState(null, "", location.pathname);
   }
 }
-
-/** How a WebSocket, which has no headers, brings it. */
-export function guestProtocols(): string[] {
-  return guestToken ? [`trl.token.${btoa(guestToken).replace(/\+/g, "-").replace(/\//g, "_").replace(/=+$/, "")}`] : [];
-}
-
-/** Whether the gateway says that the link no longer works. */
-export async function linkEnded(): Promise<boolean> {
-  try {
-    return (await fetch("/share", { method: "POST", headers: { Authorization: `Bearer ${guestToken}` } })).status === 401;
-  } catch {
-    return false;
-  }
-}

@@ -1,7 +1,7 @@
 import { Plain } from "./ansi";
 import { h } from "./dom";
 import { bytes } from "./format";
-import type { Chunk } from "./frame";
+import type { Chunk } from "./client";
 
 /** How much output of one command is shown at its beginning and at its end; more text makes the page slow. */
 const head = 32 << 10;

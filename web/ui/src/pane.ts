@@ -7,6 +7,7 @@ import { WebLinksAddon } from "@xterm/addon-web-links";
 import { WebglAddon } from "@xterm/addon-webgl";
 import { Terminal as Xterm } from "@xterm/xterm";
 import { gapWords } from "./banner";
+import { ConnectionLostError, endOf } from "./client";
 import { copy, programsClipboard } from "./clipboard";
 import type { Connection } from "./connection";
 import { button, fill, h, say } from "./dom";
@@ -14,7 +15,6 @@ import { exitMark } from "./exit";
 import { Feed } from "./feed";
 import { Find } from "./find";
 import { duration, firstLine } from "./format";
-import { endOf } from "./frame";
 import { icon } from "./icons";
 import { Keybar } from "./keybar";
 import { blockWords, endingOf, Marks, textBetween, type Block } from "./marks";
@@ -292,11 +292,12 @@ export class Pane implements View {
       terminal.exited.on(({ exit_code, signal }) => this.over(signal ? `ended by ${signal}` : `ended with exit ${exit_code ?? "?"}`, exit_code)),
       terminal.lost.on((why) => {
         this.over(why);
-        if (terminal.next !== undefined) this.asks.lost(why); // what was never here is not lost
+        if (terminal.attached) this.asks.lost(why); // what was never here is not lost
       }),
-      terminal.refused.on(({ code, message, details }) => {
-        notice(`What you typed ${details.sent ? "may not have arrived" : "did not arrive"}: ${message}`, "bad");
-        if (code === "OFFLINE") this.asks.untyped(!!details.sent);
+      terminal.refused.on((error) => {
+        const sent = error instanceof ConnectionLostError && error.outcome === "unknown";
+        notice(`What you typed ${sent ? "may not have arrived" : "did not arrive"}: ${error.message}`, "bad");
+        if (error instanceof ConnectionLostError) this.asks.untyped(sent);
       }),
       this.marks.changed.on(() => {
         this.draw();

@@ -1,8 +1,8 @@
+import { Position, readChunk, type Chunk } from "./client";
 import type { Connection } from "./connection";
 import { button, fill, h } from "./dom";
 import { exitMark } from "./exit";
 import { age, bytes } from "./format";
-import { beyond, endOf, readChunk, type Chunk } from "./frame";
 import { complain } from "./notice";
 import { Output } from "./output";
 import type { ProcessInfo } from "./wire";
@@ -14,7 +14,7 @@ export class ProcessRow {
   private readonly kill: HTMLButtonElement;
   private readonly logs: HTMLButtonElement;
   private output: Output | undefined;
-  private next = 0;
+  private position = new Position();
   private unfollow: (() => void) | undefined;
 
   constructor(
@@ -71,7 +71,7 @@ export class ProcessRow {
       return;
     }
     this.output = new Output();
-    this.next = 0;
+    this.position = new Position();
     this.element.append(this.output.element);
     this.unfollow = this.connection.follow(this.info.stream_id, {
       chunk: (chunk) => this.take(chunk),
@@ -82,7 +82,7 @@ export class ProcessRow {
 
   private async read(): Promise<void> {
     try {
-      const log = await this.connection.call("process.logs", { process_id: this.info.process_id, offset: this.next, follow: true, on_slow: "skip" });
+      const log = await this.connection.call("process.logs", { process_id: this.info.process_id, offset: this.position.next, follow: true, on_slow: "skip" });
       if (log.gap) this.skip(log.gap.from, log.gap.to);
       for (const chunk of log.chunks) this.take(readChunk(chunk));
     } catch (error) {
@@ -91,16 +91,13 @@ export class ProcessRow {
   }
 
   private take(chunk: Chunk): void {
-    const fresh = beyond(chunk, this.next);
-    if (!fresh) return;
-    this.next = endOf(fresh);
-    this.output?.add(fresh);
+    const fresh = this.position.take(chunk);
+    if (fresh) this.output?.add(fresh);
   }
 
   private skip(from: number, to: number): void {
-    if (to <= this.next) return;
-    this.output?.gap(Math.max(from, this.next), to);
-    this.next = to;
+    const missing = this.position.skip(from, to);
+    if (missing) this.output?.gap(missing.from, to);
   }
 
   private async end(): Promise<void> {

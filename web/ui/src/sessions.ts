@@ -1,6 +1,7 @@
+import { TrlError } from "./client";
 import type { Connection } from "./connection";
 import { Signal } from "./signal";
-import { Refusal, type SessionInfo } from "./wire";
+import type { SessionInfo } from "./wire";
 
 const every = 2000; // a person sees a change within two seconds; the list is small
 
@@ -53,7 +54,7 @@ export class Sessions {
       this.loaded = true;
       this.changed.emit();
     } catch (error) {
-      this.closed = error instanceof Refusal && error.code === "FORBIDDEN";
+      this.closed = error instanceof TrlError && error.code === "FORBIDDEN";
       // else offline: what we have is the last that is known
     } finally {
       this.asking = false;

@@ -1,7 +1,7 @@
+import { ConnectionLostError, Position, TrlError, type Chunk } from "./client";
 import type { Connection } from "./connection";
-import { beyond, endOf, type Chunk } from "./frame";
 import { Signal } from "./signal";
-import { Refusal, type TermOpened, type TermViewer } from "./wire";
+import type { TermOpened, TermViewer } from "./wire";
 
 export type Mode = "control" | "view";
 
@@ -36,7 +36,8 @@ export class Terminal {
   readonly viewersChanged = new Signal<void>();
   readonly exited = new Signal<{ exit_code?: number; signal?: string }>();
   readonly lost = new Signal<string>(); // attaching is no longer possible, and why
-  readonly refused = new Signal<Refusal>(); // input did not arrive; or nobody knows, where the connection was lost behind it
+  /** Input did not arrive; or nobody knows, because the connection was lost behind it. */
+  readonly refused = new Signal<TrlError | ConnectionLostError>();
 
   mode: Mode;
   claim = 0; // when it asked for control; 0: not, or it does not know yet
@@ -44,8 +45,7 @@ export class Terminal {
   over = false;
   /** It was being recorded when we attached. */
   recorded = false;
-  /** Everything before it has been given out; undefined before the first attach. */
-  next: number | undefined;
+  private position: Position | undefined; // of what has been given out; undefined before the first attach
   private viewerId = "";
   private wants: Mode;
   private streamId: string | undefined;
@@ -99,7 +99,7 @@ export class Terminal {
   adopt(opened: TermOpened, size: Size): void {
     this.begun = true;
     this.recorded = !!opened.recording_id;
-    this.next = 0;
+    this.position = new Position();
     this.told = this.actual = size;
     this.claim = opened.claim;
     this.viewerId = opened.viewer_id;
@@ -111,6 +111,11 @@ export class Terminal {
     if (this.begun) return;
     this.begun = true;
     void this.attach();
+  }
+
+  /** It has been attached at some time. */
+  get attached(): boolean {
+    return this.position !== undefined;
   }
 
   /** The client that types, if it is another one. */
@@ -143,12 +148,12 @@ export class Terminal {
       const control = this.wants === "control";
       const opened = await this.connection.call("term.attach", {
         term_id: this.id, mode: this.wants, history: true, window_bytes: windowBytes,
-        ...(this.next !== undefined && { offset: this.next }), ...(control && this.claim && { claim: this.claim }), ...(control && this.wanted),
+        ...(this.position && { offset: this.position.next }), ...(control && this.claim && { claim: this.claim }), ...(control && this.wanted),
       });
       this.recorded = !!opened.recording_id;
       this.listen(opened.stream_id);
       this.from = this.acked = opened.offset;
-      this.next ??= opened.offset;
+      this.position ??= new Position(opened.offset);
       this.claim = opened.claim ?? 0;
       this.viewerId = opened.viewer_id;
       this.told = undefined;
@@ -157,7 +162,7 @@ export class Terminal {
       if (this.mode === "control" && this.wanted) this.tellSize();
       else this.resized.emit(this.actual);
     } catch (error) {
-      if (!(error instanceof Refusal) || error.code === "OFFLINE") return; // up comes again
+      if (!(error instanceof TrlError)) return; // up comes again
       if (error.code === "FORBIDDEN" && this.wants === "control") {
         this.wants = "view";
         this.become("view");
@@ -207,9 +212,8 @@ export class Terminal {
         await this.connection.call("term.input", { term_id: this.id, data, ...(encoding && { encoding }) });
         return true;
       } catch (error) {
-        const refusal = error as Refusal;
-        if (refusal.details.limit === "stdin" && Date.now() < end) continue;
-        this.refused.emit(refusal);
+        if (error instanceof TrlError && error.details.limit === "stdin" && Date.now() < end) continue;
+        this.refused.emit(error as TrlError | ConnectionLostError);
         return false;
       }
     }
@@ -257,16 +261,11 @@ export class Terminal {
     this.streamId = streamId;
     this.unfollow = this.connection.follow(streamId, {
       chunk: (chunk) => {
-        const fresh = beyond(chunk, this.next ?? 0);
-        if (!fresh) return;
-        this.next = endOf(fresh);
-        this.chunk.emit(fresh);
+        const fresh = this.position?.take(chunk);
+        if (fresh) this.chunk.emit(fresh);
       },
       gap: (from, to) => {
-        if (to > (this.next ?? 0)) {
-          this.gap.emit({ from, to, away: from === this.from });
-          this.next = to;
-        }
+        if (this.position?.skip(from, to)) this.gap.emit({ from, to, away: from === this.from });
         this.ack(to); // what is not there need not be drawn
       },
     });
@@ -292,7 +291,7 @@ function same(a: Size, b: Size | undefined): boolean {
   return a.cols === b?.cols && a.rows === b.rows;
 }
 
-function lostWords(error: Refusal): string {
+function lostWords(error: TrlError): string {
   switch (error.code) {
     case "SESSION_LOST":
       return "the gateway was restarted and its sessions are gone";
