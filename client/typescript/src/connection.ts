@@ -278,6 +278,7 @@ export class Connection {
   /** Whether this end of a dial would come again. */
   private isFinal(error: unknown): boolean {
     if (error instanceof AuthError) return !this.o.ticket;
+    if (error instanceof TrlError && error.code === "NOT_SUPPORTED") return this.epoch === ""; // a proxy answers for a gateway that was here before
     return error instanceof TrlError && !error.retryable;
   }
 

@@ -6,6 +6,7 @@ export type { Env, ExecOptions, ExecResult } from "./exec.ts";
 export { Command, type ExecEvent, type OutputPiece, type StreamOptions } from "./command.ts";
 export { Process, type LogEvent, type ProcessExit, type ProcessOptions, type ProcessStatus, type WaitOptions } from "./process.ts";
 export { Terminal, type AttachOptions, type TermEvent, type TerminalOptions, type TermSnapshot } from "./terminal.ts";
+export { shell, type ShellAction, type ShellResult } from "./shell.ts";
 export type { SessionEvent } from "./watch.ts";
 export * from "./errors.ts";
 export type * as wire from "./wire.gen.ts";

@@ -263,12 +263,19 @@ python3 -m http.server --bind 127.0.0.1 "$PORT"
   });
 
   test("states are told", async () => {
-    const states: string[] = [];
-    const own = await connect({ onState: (s) => states.push(s.kind) });
+    const states: trl.ConnectionState[] = [];
+    const own = await connect({ onState: (s) => states.push(s) });
     await gateway.do("drop");
-    await until(async () => states.filter((s) => s === "up").length === 2);
+    await until(async () => states.filter((s) => s.kind === "up").length === 2);
+    await gateway.do("cut");
+    await until(async () => states.some((s) => s.kind === "down" && s.attempt === 2));
+    await gateway.do("mend");
+    await until(async () => states.at(-1)!.kind === "up");
     await own.close();
-    assert.deepEqual([states[0], states[1], states.at(-1)], ["up", "down", "closed"]);
+    assert.deepEqual([states[0]!.kind, states[1]!.kind, states.at(-1)!.kind], ["up", "down", "closed"]);
+    assert.deepEqual([states[1]!.attempt, states[1]!.code], [0, 1006]);
+    assert.ok(states.every((s) => (s.kind === "down") === (s.retryIn !== undefined)));
+    assert.ok(states.find((s) => s.attempt === 2)!.retryIn! > 0);
   });
 
   test("nobody listens, and a wrong address", async () => {
