@@ -37,7 +37,10 @@ func TestScenariosInChromium(t *testing.T) {
 	dir := t.TempDir()
 	bundle(t, filepath.Join(dir, "pages"))
 	origin := serve(t, dir)
-	page := open(t, program, dir, origin)
+	page := start(t, program, dir)
+	if err := chromedp.Run(page, chromedp.Navigate(origin), chromedp.Poll("typeof run === 'function'", nil)); err != nil {
+		t.Fatal(err)
+	}
 
 	text, err := os.ReadFile("../../testdata/scenarios.json")
 	if err != nil {
@@ -130,8 +133,8 @@ func serve(t *testing.T, dir string) string {
 	return strings.TrimSpace(line)
 }
 
-// open starts Chromium and returns the context of a tab with the page.
-func open(t *testing.T, program, dir, origin string) context.Context {
+// start starts Chromium and returns the context of a tab.
+func start(t *testing.T, program, dir string) context.Context {
 	t.Helper()
 	options := append(chromedp.DefaultExecAllocatorOptions[:], chromedp.ExecPath(program),
 		chromedp.UserDataDir(filepath.Join(dir, "profile")), chromedp.WSURLReadTimeout(patience))
@@ -142,8 +145,5 @@ func open(t *testing.T, program, dir, origin string) context.Context {
 	t.Cleanup(cancel)
 	ctx, cancel = chromedp.NewContext(ctx)
 	t.Cleanup(cancel)
-	if err := chromedp.Run(ctx, chromedp.Navigate(origin), chromedp.Poll("typeof run === 'function'", nil)); err != nil {
-		t.Fatal(err)
-	}
 	return ctx
 }
