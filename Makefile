@@ -133,6 +133,9 @@ bench-comeback: build ## time from a kill -9 of the gateway to the next one's an
 bench-kept: build ## memory and descriptors of ended work, with the default flags
 	$(BENCH_RUN) kept -out $(FIGURES) $(ARGS)
 
+bench-clients: build ## a command over each client, beside a bare WebSocket echo in the same language; ARGS='-rounds 500'
+	$(BENCH_RUN) clients -out $(FIGURES) $(ARGS)
+
 bench-plots: ## make the pictures and tables of docs/PERFORMANCE.md from docs/figures
 	$(BENCH_RUN) plots -out $(FIGURES) $(ARGS)
 
@@ -174,4 +177,4 @@ release-check: ## a trial release for amd64, built twice in two places: the same
 clean: ## remove build results
 	rm -rf bin dist
 
-.PHONY: clients clients-python clients-typescript release release-check deploy otel help generate screenshots build arm64 amd64 run check quick near deps test race fmt lint audit fuzz fuzz-smoke bench bench-scale bench-agent bench-comeback bench-kept bench-plots bench-go soak test-soak soak-crash soak-once once contract clean
+.PHONY: clients clients-python clients-typescript release release-check deploy otel help generate screenshots build arm64 amd64 run check quick near deps test race fmt lint audit fuzz fuzz-smoke bench bench-scale bench-agent bench-comeback bench-kept bench-clients bench-plots bench-go soak test-soak soak-crash soak-once once contract clean

