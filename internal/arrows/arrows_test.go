@@ -34,8 +34,9 @@ var imports = map[string][]string{
 	"reaper":            {"statemachine", "metrics"},                                                                       // sees the pool through its own small interface
 	"web":               {"pool", "protocol", "metrics", "client", "client/typescript", "internal/mcp", "internal/bundle"}, // of the clients: the script that it serves, and what the tools of internal/mcp use
 	"client":            {"protocol"},
-	"client/typescript": {"internal/bundle"}, // its other files are for other programs
-	"client/python":     nil,                 // the same
+	"client/typescript": {"internal/bundle"},    // its other files are for other programs
+	"client/python":     nil,                    // the same
+	"examples":          {"client", "protocol"}, // programs for users, each in a language of a client
 	"cluster":           {"protocol", "metrics"},
 
 	"cmd":                {"internal/buildinfo", "internal/cmdline", "internal/config", "internal/cli", "internal/serve"},

@@ -56,6 +56,9 @@ func writeFiles(dir string, files fs.FS) error {
 		if err != nil {
 			return err
 		}
+		if name == "package.json" {
+			text = typescript.Manifest(text)
+		}
 		return os.WriteFile(path, text, 0o644)
 	})
 }
