@@ -102,7 +102,7 @@ func (b Bundle) checkHash(root string) error {
 		return err
 	}
 	if strings.TrimSpace(string(text)) != sum {
-		return fmt.Errorf("the sources of %s/dist have changed since it was made: go generate ./%s/...", b.Dir, b.Dir)
+		return fmt.Errorf("the sources of %s/dist have changed since it was made: run go generate ./%s/... again", b.Dir, b.Dir)
 	}
 	return nil
 }
@@ -110,7 +110,7 @@ func (b Bundle) checkHash(root string) error {
 func (b Bundle) compare(files map[string][]byte) error {
 	for name, text := range files {
 		if old, err := os.ReadFile(filepath.Join("dist", name)); err != nil || string(old) != string(text) {
-			return fmt.Errorf("%s/dist/%s is not what the sources give: go generate ./%[1]s/...", b.Dir, name)
+			return fmt.Errorf("%s/dist/%s is not what the sources give: run go generate ./%[1]s/... again", b.Dir, name)
 		}
 	}
 	return nil
