@@ -7,6 +7,7 @@ import subprocess
 import sys
 
 import pytest
+import trl_client
 from conftest import DEADLINE, ROOT, Gateway, environment
 
 PROGRAM = re.compile(r"```python\n(.*?)```\n\n```text\n(.*?)```", re.DOTALL)
@@ -16,6 +17,24 @@ PROGRAMS = PROGRAM.findall(PAGE.read_text())
 
 def test_every_program_has_its_output() -> None:
     assert PAGE.read_text().count("```python\n") == len(PROGRAMS) > 0
+
+
+def test_the_migration_table_names_what_there_is() -> None:
+    """Every call in a column named Python is a name of this package."""
+    table, wrong, calls = (ROOT / "docs/clients/migration.md").read_text(), [], 0
+    classes = [trl_client.Sandbox, trl_client.Command, trl_client.Process, trl_client.Terminal]
+    names = set(dir(trl_client)).union(*map(dir, classes))
+    column = -1
+    for line in table.splitlines():
+        cells = [c.strip() for c in line.split("|")]
+        if "Python" in cells:
+            column = cells.index("Python")
+        elif len(cells) == 6 and column > 0:
+            for name in re.findall(r"\b([a-z_]+)(?:\(|`)", cells[column]):
+                calls += 1
+                if name not in names | {"break"}:
+                    wrong.append(f"{name} in: {line}")
+    assert not wrong and calls > 50, (wrong, calls)
 
 
 @pytest.mark.parametrize(("program", "output"), PROGRAMS)

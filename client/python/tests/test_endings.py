@@ -203,6 +203,17 @@ with trl_client.connect(**{address!r}) as sandbox, sandbox.create_session("inter
     assert (out, err, child.returncode) == ("IDLE\n", "", 0)
 
 
+def test_a_log_is_left_and_followed_again_at_once(address: Address) -> None:
+    with trl_client.connect(**address) as sandbox, sandbox.create_session() as session:
+        process = session.start_process("i=0; while sleep 0.01; do i=$((i+1)); echo $i; done")
+        offset = 0
+        for _ in range(10):
+            for event in process.stream_logs(offset):
+                assert isinstance(event, trl_client.Stdout) and event.offset == offset
+                offset += len(event.raw)
+                break
+
+
 def test_a_log_line_without_an_end_is_bounded(address: Address) -> None:
     with trl_client.connect(**address) as sandbox, sandbox.create_session() as session:
         process = session.start_process("head -c 3000000 /dev/zero | tr '\\0' x; echo ready; sleep 600")

@@ -153,12 +153,15 @@ class Process:
                     yield Exited(data.get("exit_code"), data.get("signal"), data.get("timed_out", False))
                     return
         finally:
-            followers.discard(output)
-            if not followers:
-                self._client.followers.pop(self.id, None)
-            await output.leave()
-            if client is not self._client:
-                await self._client.drop(client)
+            try:
+                await output.leave()
+            finally:
+                # Not before: until the server has detached this reader, the next one has a connection of its own.
+                followers.discard(output)
+                if not followers and self._client.followers.get(self.id) is followers:
+                    del self._client.followers[self.id]
+                if client is not self._client:
+                    await self._client.drop(client)
 
     async def wait_for_port(
         self,
