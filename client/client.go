@@ -1,17 +1,3 @@
-// Package client is the Go client for our CLI and for our users.
-//
-// A Client keeps one connection to a gateway. Call sends any request of the protocol; Run, Start, Attach and Follow do the same with Go types. The
-// goroutine that asked for a Stream reads it at its own pace: the command waits until its output is read, and nothing accumulates in between. All
-// streams and answers share the connection, so a Stream that nobody reads blocks the others, too. Use another Client if that matters.
-//
-// When the connection is lost (server restart, network), a Stream connects again for a while and continues at its next byte. A Call in flight is not
-// repeated, because only its caller knows whether it may be. Start and OpenTerminal repeat their request with its request_key, and never against a
-// gateway of another epoch, which would run the command again: that one answers SESSION_LOST. The default session, too, stays the one that the Client
-// used first.
-//
-// Errors: a *protocol.Error is the server's answer, ErrLost means that there is no connection, ErrClosed that Close was called. A server without room
-// for a connection answers LIMIT_EXCEEDED. It answers RATE_LIMITED if too many wrong tokens came from our address, and SHUTTING_DOWN when it ends.
-// After any of these a lost connection is still dialled again. Only Next returns io.EOF, after the last piece of a Stream.
 package client
 
 import (
@@ -19,13 +5,12 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"math/rand/v2"
 	"net"
+	"slices"
 	"sync"
 	"time"
-
-	"github.com/go-json-experiment/json"
-	"github.com/go-json-experiment/json/jsontext"
 
 	"trl/protocol"
 )
@@ -39,6 +24,9 @@ type Options struct {
 	Token  string // bearer token
 	Origin string // sent as Origin when not empty; only browsers need one
 
+	// Session is the name, or the id, of the Client's own session. It is made when it is first used; "" means "default".
+	Session string
+
 	// OnEvent gets the events that belong to no Stream (session.watch, server.shutdown), in order; Data is a jsontext.Value. The connection's reader
 	// calls it. OnEvent must not call the Client, and nothing else is read while it runs.
 	OnEvent func(protocol.Event)
@@ -50,8 +38,8 @@ type Options struct {
 	// attempt. Use at least 30 s: a gateway that is replaced by a new version, or a laptop that wakes up, needs seconds.
 	Patience time.Duration
 
-	// AwaitSuccessor makes Dial try again, until its context ends, while the gateway answers that it is shutting down. An upgrade starts the next
-	// gateway within seconds; a gateway that stops soon refuses connections. Dial also tries again, maxCutDials times, after a gateway that accepted
+	// AwaitSuccessor makes Connect try again, until its context ends, while the gateway answers that it is shutting down. An upgrade starts the next
+	// gateway within seconds; a gateway that stops soon refuses connections. Connect also tries again, maxCutDials times, after a gateway that accepted
 	// the connection and ended before it answered.
 	AwaitSuccessor bool
 
@@ -63,31 +51,30 @@ type Options struct {
 // dialAttempt allows for a slow network and a machine that swaps. It leaves Patience for other attempts if a peer accepts and stays silent.
 const dialAttempt = 10 * time.Second
 
-var (
-	// ErrLost means that the connection was lost and could not be made again, or not yet. The result of a request in flight is unknown. The error that
-	// wraps it says why.
-	ErrLost = errors.New("connection lost")
-	// ErrClosed means that Close was called on the Client or the Stream.
-	ErrClosed = errors.New("client is closed")
-)
-
 const defaultPatience = 45 * time.Second
 
-// Client is a connection to a gateway that is made again when it is lost. Several goroutines may use its methods.
+// Client is a connection to a gateway that is made again when it is lost. Several goroutines may use its methods. As a Session it is the session that
+// Options.Session names; to Close the Client ends no session.
 type Client struct {
+	Session
+
 	o       Options
 	ctx     context.Context // ends with Close
 	cancel  context.CancelFunc
 	running sync.WaitGroup // redial; Close waits for it
 
 	mu      sync.Mutex
-	link    *link         // guarded by mu; never nil after Dial
+	link    *link         // guarded by mu; never nil after Connect
 	closed  bool          // guarded by mu
 	dialing *dialing      // guarded by mu; nil: nobody dials
 	until   time.Time     // guarded by mu; when our patience with the server ends, since a connection was last useful; zero: no connection was lost
 	wait    time.Duration // guarded by mu; before the next dial
+	refused error         // guarded by mu; the server refused a dial, and would refuse the next one
 
-	defaultSession string // guarded by mu; id of the session of requests that name none; "": not asked for yet
+	watchers map[*Watcher]struct{} // guarded by mu
+	followed map[string]bool       // guarded by mu; by id: processes whose output is read over this connection
+	logs     map[*stream]struct{}  // guarded by mu; outputs of processes that are read, over this connection or another
+	siblings map[*Client]struct{}  // guarded by mu; connections for further readers, which end with this one
 }
 
 // dialing is an attempt to make the next connection. All callers that need one wait for the same attempt.
@@ -100,15 +87,16 @@ type dialing struct {
 const (
 	// successorPause is the pause between two dials of a gateway that is shutting down. The next one takes over within tenths of a second.
 	successorPause = 100 * time.Millisecond
-	// maxCutDials is how often Dial tries again after a connection that was cut before the answer. The next gateway has the same listening socket, so
+	// maxCutDials is how often Connect tries again after a connection that was cut before the answer. The next gateway has the same listening socket, so
 	// its first answer comes with the next dial; a server that always cuts connections shall still be reported soon.
 	maxCutDials = 5
 )
 
-// Dial connects. It reports an absent gateway at once, and waits only in the case of AwaitSuccessor.
-func Dial(ctx context.Context, o Options) (*Client, error) {
+// Connect connects. It reports an absent gateway at once, and waits only in the case of AwaitSuccessor.
+func Connect(ctx context.Context, o Options) (*Client, error) {
 	o.Patience = cmp.Or(o.Patience, defaultPatience)
-	c := &Client{o: o}
+	c := &Client{o: o, watchers: map[*Watcher]struct{}{}, followed: map[string]bool{}, logs: map[*stream]struct{}{}, siblings: map[*Client]struct{}{}}
+	c.Session = Session{c: c, name: cmp.Or(o.Session, defaultSession), own: true}
 	l, err := c.dial(ctx)
 	cut := 0
 	for o.AwaitSuccessor && (isShuttingDown(err) || wasCut(err) && cut < maxCutDials) && sleep(ctx, successorPause) == nil {
@@ -146,7 +134,41 @@ func (c *Client) dial(ctx context.Context) (*link, error) {
 	if err != nil {
 		return nil, err
 	}
-	return newLink(t, c.o.OnEvent), nil
+	l := newLink(t, c.tell)
+	if err := l.greet(ctx); err != nil {
+		l.close()
+		return nil, err
+	}
+	return l, nil
+}
+
+// greet asks for the server's epoch. Something else than trl might listen at the address.
+func (l *link) greet(ctx context.Context) error {
+	var pong protocol.Pong
+	err := l.call(ctx, "system.ping", nil, &pong, nil)
+	if why := l.lost(); err != nil && why != nil {
+		return why
+	}
+	if err != nil {
+		return err
+	}
+	l.epoch = pong.Epoch
+	l.mu.Lock()
+	l.wasUseful = false // this answer is not yet of use to anybody
+	l.mu.Unlock()
+	return nil
+}
+
+// tell passes an event on to the watchers, and to the caller if it belongs to none of our streams. The link's reader calls it.
+func (c *Client) tell(e protocol.Event, own bool) {
+	c.mu.Lock()
+	for w := range c.watchers {
+		w.offer(e)
+	}
+	c.mu.Unlock()
+	if !own && c.o.OnEvent != nil {
+		c.o.OnEvent(e)
+	}
 }
 
 // Close says goodbye and returns when no goroutine of the Client runs any more. It is idempotent.
@@ -154,8 +176,12 @@ func (c *Client) Close() error {
 	c.mu.Lock()
 	l := c.link
 	c.closed = true
+	siblings := slices.Collect(maps.Keys(c.siblings))
 	c.mu.Unlock()
 	c.cancel()
+	for _, s := range siblings {
+		s.Close()
+	}
 	l.close()
 	c.running.Wait()
 	return nil
@@ -164,24 +190,30 @@ func (c *Client) Close() error {
 // connected returns a live connection. It replaces a lost one if the loss was temporary.
 func (c *Client) connected(ctx context.Context) (*link, error) {
 	c.mu.Lock()
-	l, d, closed := c.link, c.dialing, c.closed
+	l, d := c.link, c.dialing
 	why := l.lost()
-	if closed || why == nil || !temporary(why) {
+	var err error
+	switch {
+	case c.closed:
+		err = ErrClosed
+	case why == nil:
 		c.mu.Unlock()
-		if closed {
-			return nil, ErrClosed
-		}
-		if why == nil {
-			return l, nil
-		}
-		return nil, l.lostError()
+		return l, nil
+	case c.refused != nil:
+		err = c.refused
+	case !temporary(why):
+		err = unsent(why)
+	}
+	if err != nil {
+		c.mu.Unlock()
+		return nil, err
 	}
 	anew := !l.lossNoted
 	if anew {
 		l.lossNoted = true
 		if !c.noteLossLocked(l) {
 			c.mu.Unlock()
-			return nil, l.lostError()
+			return nil, unsent(why)
 		}
 	}
 	first := d == nil
@@ -263,7 +295,7 @@ func (c *Client) redial(l *link, until time.Time, wait time.Duration) (*link, er
 			err = errors.New("the server does not answer") // instead of the caller's deadline, whose errors have the same names
 		}
 		if !temporary(err) || !time.Now().Before(until) {
-			return nil, fmt.Errorf("%w (%v): %w", ErrLost, l.lost(), err)
+			return nil, unsent(fmt.Errorf("%v; and then: %w", l.lost(), err))
 		}
 		_ = sleep(c.ctx, min(pause/2+rand.N(pause/2), time.Until(until)))
 	}
@@ -285,6 +317,9 @@ func (c *Client) install(d *dialing, l *link, err error) {
 	if !closed && err == nil {
 		c.link = l
 	}
+	if refusal, ok := errors.AsType[*protocol.Error](err); ok && !temporary(refusal) {
+		c.refused = err
+	}
 	c.dialing = nil
 	c.mu.Unlock()
 	if closed && err == nil {
@@ -295,59 +330,12 @@ func (c *Client) install(d *dialing, l *link, err error) {
 	close(d.done)
 }
 
-// Call sends a request and decodes the answer's data into into, which may be nil. If the server could not carry out the request, the error is a
-// *protocol.Error; with any other error the answer is unknown.
-func (c *Client) Call(ctx context.Context, method string, params, into any) error {
-	l, err := c.connected(ctx)
-	if err != nil {
-		return err
-	}
-	return l.call(ctx, method, params, into, nil)
-}
+func unsent(why error) error { return &ConnectionLostError{OutcomeUnsent, why} }
 
-// call is one request and its answer on this connection. If there is a feed, it gets the stream that the answer names.
-func (l *link) call(ctx context.Context, method string, params, into any, to *feed) error {
-	var raw jsontext.Value
-	if params != nil {
-		b, err := json.Marshal(params)
-		if err != nil {
-			return protocol.Errorf(protocol.InvalidParams, "%s: %w", method, err)
-		}
-		raw = b
+// outcome corrects what an error says of a request that was sent before over another connection.
+func (c *Client) outcome(err error, wasSent bool) error {
+	if lost, ok := errors.AsType[*ConnectionLostError](err); ok && wasSent {
+		return &ConnectionLostError{OutcomeUnknown, lost.cause}
 	}
-	id, pending, err := l.send(ctx, method, raw, to)
-	if err != nil {
-		return err
-	}
-	f, err := l.wait(ctx, id, pending)
-	switch {
-	case err != nil:
-		return err
-	case !f.OK && f.Error != nil:
-		return f.Error
-	case !f.OK:
-		return fmt.Errorf("%s: failure without an error", method)
-	case into == nil:
-		return nil
-	}
-	if err := json.Unmarshal(f.Data, into); err != nil {
-		return fmt.Errorf("%s: answer: %w", method, err)
-	}
-	return nil
-}
-
-// Run runs a command and returns its result: exit code, output, and whether output was cut. It is not repeated.
-func (c *Client) Run(ctx context.Context, q protocol.Exec) (r protocol.ExecResult, err error) {
-	l, err := c.connected(ctx)
-	if err != nil {
-		return r, err
-	}
-	ask := func(ref protocol.SessionRef) error {
-		q.SessionRef = ref
-		return l.call(ctx, "exec.run", q, &r, nil)
-	}
-	if q.Session != "" { // a second request would only find out the id of a name
-		return r, ask(q.SessionRef)
-	}
-	return r, c.inSession(ctx, l, q.SessionRef, ask)
+	return err
 }

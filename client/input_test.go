@@ -15,10 +15,10 @@ func TestInputFitsTheServer(t *testing.T) {
 	const size = 4<<20 + 1
 	for name, input := range map[string]func(context.Context, *Client, []byte) error{
 		"exec.input": func(ctx context.Context, c *Client, p []byte) error {
-			return (&Stream{c: c, id: "x-1"}).Input(ctx, p, true)
+			return (&Command{s: &stream{c: c, id: "x-1"}}).input(ctx, p, true)
 		},
 		"term.input": func(ctx context.Context, c *Client, p []byte) error {
-			return (&Terminal{s: &Stream{c: c, id: "t-1"}}).Input(ctx, p)
+			return (&Terminal{s: &stream{c: c, id: "t-1"}}).Write(ctx, p)
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -79,7 +79,7 @@ func TestRefusedInputIsNotRepeated(t *testing.T) {
 			t.Error("asked again")
 		}
 	})})
-	if err := (&Stream{c: c, id: "x-1"}).Input(soon(t), []byte("x"), false); err == nil {
+	if err := (&Command{s: &stream{c: c, id: "x-1"}}).Write(soon(t), []byte("x")); err == nil {
 		t.Error("no error")
 	}
 }

@@ -45,7 +45,10 @@ func newGate(t *testing.T, play func(*gate, *peer)) *gate {
 			return
 		}
 		defer c.CloseNow()
-		play(g, &peer{t, c, int(n.Add(1))})
+		p := &peer{t, c, int(n.Add(1))}
+		if p.greet() {
+			play(g, p)
+		}
 	}))
 	t.Cleanup(srv.Close)
 	g.url = srv.URL
@@ -67,7 +70,11 @@ func unixServer(t *testing.T, play func(net.Conn, *bufio.Reader)) string {
 			if err != nil {
 				return
 			}
-			play(c, bufio.NewReader(c))
+			r := bufio.NewReader(c)
+			if _, err := r.ReadSlice('\n'); err == nil { // the Client asks for the epoch first
+				io.WriteString(c, `{"id":1,"ok":true,"data":{"epoch":"e-1"}}`+"\n")
+				play(c, r)
+			}
 			c.Close()
 		}
 	}()
@@ -83,23 +90,23 @@ func TestLossIsNoEnd(t *testing.T) {
 		g.shut.Store(true)
 	})
 	c := dial(t, Options{Patience: 100 * time.Millisecond, URL: g.url})
-	s, err := c.Start(soon(t), protocol.Exec{SessionRef: inOne, Command: "x"})
+	s, err := inOne(c).ExecStream(context.Background(), "x", nil)
 	if err != nil {
 		t.Fatal(err)
 	}
 	for range 2 { // it stays so
-		if exit, err := s.Copy(soon(t), io.Discard, io.Discard); !errors.Is(err, ErrLost) || errors.Is(err, io.EOF) {
+		if exit, err := s.Copy(soon(t), io.Discard, io.Discard); !errors.Is(err, ErrConnectionLost) || errors.Is(err, io.EOF) {
 			t.Errorf("exit %+v, %v", exit, err)
 		}
 	}
-	if _, err := Dial(soon(t), c.o); err == nil || errors.Is(err, io.EOF) {
+	if _, err := Connect(soon(t), c.o); err == nil || errors.Is(err, io.EOF) {
 		t.Error(err)
 	}
 }
 
 func TestLossOfACallIsTyped(t *testing.T) {
 	c := dial(t, Options{Unix: unixServer(t, func(c net.Conn, r *bufio.Reader) { r.ReadSlice('\n') })})
-	if err := c.Call(soon(t), "x", nil, nil); !errors.Is(err, ErrLost) || errors.Is(err, io.EOF) {
+	if err := c.Call(soon(t), "x", nil, nil); !errors.Is(err, ErrConnectionLost) || errors.Is(err, io.EOF) {
 		t.Error(err)
 	}
 	c.Close()
@@ -138,7 +145,7 @@ func TestCloseEndsDialling(t *testing.T) {
 		p.ok(q, `{"exec_id":"x-1","stream_id":"st-1","offset":0}`)
 		<-drop
 	})})
-	s, err := c.Start(soon(t), protocol.Exec{SessionRef: inOne, Command: "x"})
+	s, err := inOne(c).ExecStream(context.Background(), "x", nil)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -146,7 +153,7 @@ func TestCloseEndsDialling(t *testing.T) {
 	c.o.URL = url
 	close(drop)
 	ended := make(chan error, 2)
-	go func() { _, err := s.Next(soon(t)); ended <- err }()
+	go func() { _, err := read(s)(soon(t)); ended <- err }()
 	<-met
 	go func() { ended <- c.Call(soon(t), "x", nil, nil) }()
 	c.Close()
@@ -161,7 +168,7 @@ func TestOnLostMayClose(t *testing.T) {
 	g := newGate(t, func(g *gate, p *peer) { g.shut.Store(true) })
 	var c *Client
 	c = dial(t, Options{URL: g.url, OnLost: func(error) { c.Close() }})
-	if _, err := c.Start(soon(t), protocol.Exec{SessionRef: inOne, Command: "x"}); !errors.Is(err, ErrClosed) {
+	if _, err := inOne(c).ExecStream(context.Background(), "x", nil); !errors.Is(err, ErrClosed) {
 		t.Error(err)
 	}
 }
@@ -179,19 +186,19 @@ func TestALossIsOne(t *testing.T) {
 	}
 	first := <-ended
 	for range 5 {
-		if err := <-ended; err != first || !errors.Is(err, ErrLost) {
+		if err := <-ended; err != first || !errors.Is(err, ErrConnectionLost) {
 			t.Errorf("%v, and %v", err, first)
 		}
 	}
 	before := g.cut.Load()
-	if err := c.Call(soon(t), "x", nil, nil); !errors.Is(err, ErrLost) {
+	if err := c.Call(soon(t), "x", nil, nil); !errors.Is(err, ErrConnectionLost) {
 		t.Error(err)
 	}
 	if n := g.cut.Load() - before; n != 1 || lost.Load() != 1 {
 		t.Errorf("%d attempts when patience had ended; told %d times", n, lost.Load())
 	}
 	g.shut.Store(false)
-	if err := c.Call(soon(t), "x", nil, nil); !errors.Is(err, ErrLost) { // the peer takes it and goes
+	if err := c.Call(soon(t), "x", nil, nil); !errors.Is(err, ErrConnectionLost) { // the peer takes it and goes
 		t.Error(err)
 	}
 	if n := g.cut.Load() - before; n != 1 {
@@ -207,11 +214,11 @@ func TestPatienceEndsWithAServerThatAcceptsAndDrops(t *testing.T) {
 				p.ok(q, `{"exec_id":"x-1","stream_id":"st-1","offset":0}`)
 			}
 		})})
-		s, err := c.Start(soon(t), protocol.Exec{SessionRef: inOne, Command: "x"})
+		s, err := inOne(c).ExecStream(context.Background(), "x", nil)
 		if err == nil {
-			_, err = s.Next(soon(t))
+			_, err = read(s)(soon(t))
 		}
-		if !errors.Is(err, ErrLost) {
+		if !errors.Is(err, ErrConnectionLost) {
 			t.Errorf("answers %v: %v", answers, err)
 		}
 	}
@@ -230,7 +237,7 @@ func TestPatienceBeginsAnewWithAConnectionOfUse(t *testing.T) {
 			p.drain()
 		}
 	})})
-	s, err := c.Start(soon(t), protocol.Exec{SessionRef: inOne, Command: "x"})
+	s, err := inOne(c).ExecStream(context.Background(), "x", nil)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -248,12 +255,12 @@ func TestAnErrorWithoutAnIDIsWhyTheConnectionEnds(t *testing.T) {
 	full := func(err error) {
 		t.Helper()
 		var e *protocol.Error
-		if !errors.As(err, &e) || e.Code != protocol.LimitExceeded || !errors.Is(err, ErrLost) {
+		if !errors.As(err, &e) || e.Code != protocol.LimitExceeded || !errors.Is(err, ErrConnectionLost) {
 			t.Error(err)
 		}
 	}
 	full(c.Call(soon(t), "x", nil, nil))
-	_, err := c.Start(soon(t), protocol.Exec{SessionRef: inOne, Command: "x"})
+	_, err := inOne(c).ExecStream(context.Background(), "x", nil)
 	full(err)
 }
 
@@ -262,7 +269,7 @@ func TestASilentPeerIsOneAttemptOfMany(t *testing.T) {
 	url, met := silent(t)
 	c.o.URL = url
 	ended := make(chan error, 1)
-	go func() { _, err := c.Start(soon(t), protocol.Exec{SessionRef: inOne, Command: "x"}); ended <- err }()
+	go func() { _, err := inOne(c).ExecStream(context.Background(), "x", nil); ended <- err }()
 	for n := range 3 {
 		select {
 		case <-met:
@@ -291,7 +298,7 @@ func TestWhyThereIsNoPlaceIsTyped(t *testing.T) {
 			w.WriteHeader(x.status)
 			io.WriteString(w, x.why)
 		}))
-		c, err := Dial(soon(t), Options{URL: srv.URL})
+		c, err := Connect(soon(t), Options{URL: srv.URL})
 		if err == nil {
 			c.Close()
 			t.Fatal("connected")
@@ -307,9 +314,9 @@ func TestWhyThereIsNoPlaceIsTyped(t *testing.T) {
 	}
 }
 
-// TestDialAwaitsASuccessor: a gateway that is shutting down, or ends before it answers, is dialled again, where that was asked for, and until the
+// TestConnectAwaitsASuccessor: a gateway that is shutting down, or ends before it answers, is dialled again, where that was asked for, and until the
 // context ends.
-func TestDialAwaitsASuccessor(t *testing.T) {
+func TestConnectAwaitsASuccessor(t *testing.T) {
 	const cuts, refusals = 2, 2
 	var dials atomic.Int32
 	var alwaysCuts, successorServes atomic.Bool
@@ -331,13 +338,15 @@ func TestDialAwaitsASuccessor(t *testing.T) {
 			return
 		}
 		defer c.CloseNow()
-		(&peer{t: t, c: c}).drain()
+		p := &peer{t: t, c: c}
+		p.greet()
+		p.drain()
 	}))
 	defer srv.Close()
 	ended, cancel := context.WithCancel(soon(t))
 	cancel()
 	for ctx, o := range map[context.Context]Options{soon(t): {URL: srv.URL}, ended: {URL: srv.URL, AwaitSuccessor: true}} {
-		if c, err := Dial(ctx, o); err == nil {
+		if c, err := Connect(ctx, o); err == nil {
 			c.Close()
 			t.Fatalf("%+v: connected", o)
 		}
@@ -351,7 +360,7 @@ func TestDialAwaitsASuccessor(t *testing.T) {
 	alwaysCuts.Store(true)
 	for o, want := range map[*Options]int32{{URL: srv.URL}: 1, {URL: srv.URL, AwaitSuccessor: true}: maxCutDials + 1} {
 		dials.Store(0)
-		if c, err := Dial(soon(t), *o); err == nil {
+		if c, err := Connect(soon(t), *o); err == nil {
 			c.Close()
 			t.Fatalf("%+v: connected", o)
 		}

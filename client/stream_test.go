@@ -23,23 +23,23 @@ func TestASecondStreamTakesThePlaceOfTheFirst(t *testing.T) {
 		p.exit(0)
 		p.drain()
 	})})
-	first, err := c.Start(soon(t), protocol.Exec{SessionRef: inOne, Command: "x"})
+	first, err := inOne(c).ExecStream(context.Background(), "x", nil)
 	if err != nil {
 		t.Fatal(err)
 	}
-	if k, err := first.Next(soon(t)); err != nil || string(k.Data) != "one " {
+	if k, err := read(first)(soon(t)); err != nil || string(k.Data) != "one " {
 		t.Fatalf("%q, %v", k.Data, err)
 	}
-	second, err := c.Attach(soon(t), first.ID(), 0)
+	second, err := c.AttachCommand(soon(t), first.ID(), 0)
 	if err != nil {
 		t.Fatal(err)
 	}
 	for range 2 { // it stays so
-		if _, err := first.Next(soon(t)); !errors.Is(err, ErrDisplaced) {
+		if _, err := read(first)(soon(t)); !errors.Is(err, ErrDisplaced) {
 			t.Errorf("the first: %v", err)
 		}
 	}
-	first.Close()
+	first.Detach()
 	var out strings.Builder
 	if _, err := second.Copy(soon(t), &out, io.Discard); err != nil || out.String() != "one two" {
 		t.Errorf("the second: %q, %v", &out, err)
@@ -63,16 +63,16 @@ func (c *Client) kept() int {
 func TestCloseDetaches(t *testing.T) {
 	for kind, open := range map[string]func(*testing.T, *Client) (func(), error){
 		"exec": func(t *testing.T, c *Client) (func(), error) {
-			s, err := c.Start(soon(t), protocol.Exec{SessionRef: inOne, Command: "x"})
-			return s.Close, err
+			s, err := inOne(c).ExecStream(context.Background(), "x", nil)
+			return s.Detach, err
 		},
 		"process": func(t *testing.T, c *Client) (func(), error) {
-			s, err := c.Follow(soon(t), "process-1", 0)
+			s, err := (&Process{c: c, info: protocol.ProcessInfo{ProcessID: "process-1"}}).StreamLogs(soon(t), 0)
 			return s.Close, err
 		},
 		"term": func(t *testing.T, c *Client) (func(), error) {
-			s, err := c.OpenTerminal(soon(t), protocol.TermOpen{SessionRef: inOne, Cols: 80, Rows: 24})
-			return s.Close, err
+			s, err := inOne(c).OpenTerminal(soon(t), TerminalOptions{Cols: 80, Rows: 24})
+			return s.Detach, err
 		},
 	} {
 		t.Run(kind, func(t *testing.T) {
@@ -86,7 +86,7 @@ func TestCloseDetaches(t *testing.T) {
 					answer = `{"stream_id":"st-1","` + kind + `_id":"` + kind + `-1"}`
 				}
 				p.ok(q, answer)
-				for range 10 * feedDepth { // nobody reads it
+				for range 10 * feedful { // nobody reads it
 					output(p)
 				}
 				q, _ = p.take()
@@ -115,26 +115,32 @@ func TestCloseDetaches(t *testing.T) {
 	}
 }
 
-// TestACancelledStartIsLeft: its answer comes all the same, and its output.
-func TestACancelledStartIsLeft(t *testing.T) {
+// TestACancelledStartEndsTheCommand: before its answer by the id of the request, and afterwards by the id of the command. Its output is left.
+func TestACancelledStartEndsTheCommand(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
 	c := dial(t, Options{OnEvent: hears(t), URL: listen(t, func(p *peer) {
 		start, _ := p.take()
 		cancel()
-		other, _ := p.take()
+		byRequest, _ := p.take()
+		if byRequest.Method != "exec.cancel" || byRequest.Params["request_id"] != float64(start.ID) {
+			t.Errorf("%+v", byRequest)
+		}
+		p.ok(byRequest, `{"cancelled":false}`)
 		p.ok(start, `{"exec_id":"x-1","stream_id":"st-1","offset":0}`)
 		p.output(0, "one")
-		detach, _ := p.take()
-		if detach.Method != "exec.detach" || detach.Params["exec_id"] != "x-1" {
-			t.Errorf("%+v", detach)
+		for _, method := range []string{"exec.detach", "exec.cancel"} {
+			q, _ := p.take()
+			if q.Method != method || q.Params["exec_id"] != "x-1" {
+				t.Errorf("%+v, want %s", q, method)
+			}
+			p.output(3, "two")
+			p.ok(q, "{}")
 		}
-		p.output(3, "two")
-		p.exit(0)
-		p.ok(detach, "null")
+		other, _ := p.take()
 		p.ok(other, "null")
 		p.drain()
 	})})
-	if _, err := c.Start(ctx, protocol.Exec{SessionRef: inOne, Command: "x"}); !errors.Is(err, context.Canceled) {
+	if _, err := inOne(c).ExecStream(ctx, "x", nil); !errors.Is(err, context.Canceled) {
 		t.Fatal(err)
 	}
 	if err := c.Call(soon(t), "x", nil, nil); err != nil {
@@ -169,22 +175,40 @@ func TestACancelledNextDoesNotDetachTheNext(t *testing.T) {
 		p.exit(0)
 		p.drain()
 	})})
-	s, err := c.Start(soon(t), protocol.Exec{SessionRef: inOne, Command: "x"})
+	s, err := inOne(c).ExecStream(context.Background(), "x", nil)
 	if err != nil {
 		t.Fatal(err)
 	}
-	if _, err := s.Next(ctx); !errors.Is(err, context.Canceled) {
+	if _, err := read(s)(ctx); !errors.Is(err, context.Canceled) {
 		t.Fatal(err)
 	}
-	if k, err := s.Next(soon(t)); err != nil || string(k.Data) != "one" {
+	if k, err := read(s)(soon(t)); err != nil || string(k.Data) != "one" {
 		t.Errorf("%q, %v", k.Data, err)
 	}
-	if err := s.Input(soon(t), []byte("x"), false); err != nil {
+	if err := s.Write(soon(t), []byte("x")); err != nil {
 		t.Error(err)
 	}
 	var out strings.Builder
 	if _, err := s.Copy(soon(t), &out, io.Discard); err != nil || out.String() != " two" {
 		t.Errorf("%q, %v", &out, err)
+	}
+}
+
+// TestTheCauseOfAContextIsNotTheEnd: a server whose client has left cancels with io.EOF.
+func TestTheCauseOfAContextIsNotTheEnd(t *testing.T) {
+	c := dial(t, Options{URL: listen(t, func(p *peer) {
+		q, _ := p.take()
+		p.ok(q, `{"exec_id":"x-1","stream_id":"st-1","offset":0}`)
+		p.drain()
+	})})
+	s, err := inOne(c).ExecStream(context.Background(), "x", nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithCancelCause(t.Context())
+	cancel(io.EOF)
+	if _, err := read(s)(ctx); !errors.Is(err, context.Canceled) || errors.Is(err, io.EOF) {
+		t.Error(err)
 	}
 }
 
@@ -206,11 +230,11 @@ func TestDetachGoesBeforeTheNextAttach(t *testing.T) {
 		p.drain()
 	})})
 	for range times {
-		s, err := c.Attach(soon(t), "x-1", 0)
+		s, err := c.AttachCommand(soon(t), "x-1", 0)
 		if err != nil {
 			t.Fatal(err)
 		}
-		s.Close()
+		s.Detach()
 	}
 	<-all // the last detach may still be on its way: closing the client would cut it off
 }

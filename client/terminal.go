@@ -4,68 +4,95 @@ import (
 	"context"
 	"crypto/rand"
 	"errors"
+	"iter"
 	"sync"
 
 	"trl/protocol"
 )
 
-// Terminal is one client of a terminal. One goroutine reads it by Next; other goroutines may use Input, Resize and TakeOver. Close leaves the
-// terminal, which goes on. After a lost connection it comes back with the terminal's screen, a chunk with Snapshot, and so does one that starts with
-// AttachTerminal. A terminal emulator therefore never gets replayed output that it could answer. It comes back in the same mode: in control, unless
-// another client took over meanwhile.
+// Terminal is one client of a terminal. One goroutine reads it, by Next or Events; other goroutines may use the other methods. After a lost connection it
+// comes back with the terminal's screen, an EventData with Snapshot, and so does one that starts with AttachTerminal. A terminal emulator therefore never
+// gets replayed output that it could answer. It comes back in the same mode: in control, unless another client took over meanwhile.
 type Terminal struct {
-	s       *Stream
+	s       *stream
 	control bool // set once; it asks to type
 
 	mu         sync.Mutex
-	cols, rows int    // guarded by mu; our window; 0: unknown
-	claim      int64  // guarded by mu; see protocol.TermAttach
-	mode       string // guarded by mu; the mode in the last answer
-	recording  string // guarded by mu; id of the recording in progress at the last attach
+	cols, rows int               // guarded by mu; our window; 0: unknown
+	claim      int64             // guarded by mu; see protocol.TermAttach
+	mode       string            // guarded by mu; the mode in the last answer
+	recording  string            // guarded by mu; id of the recording in progress at the last attach
+	info       protocol.TermInfo // guarded by mu; how it ended
 }
 
-// OpenTerminal opens a terminal. If the answer is lost, it asks again with the same request_key, so only one terminal is opened.
-func (c *Client) OpenTerminal(ctx context.Context, q protocol.TermOpen) (*Terminal, error) {
-	if q.RequestKey == "" {
-		q.RequestKey = rand.Text()
+// TerminalOptions changes what OpenTerminal opens. Cols and Rows are required.
+type TerminalOptions struct {
+	Cols, Rows int
+	Command    string // "" means the session's shell, interactive
+	Cwd        string
+	Env        map[string]string
+	UnsetEnv   []string
+	Record     bool
+}
+
+// OpenTerminal opens a terminal with the session's present state. If the answer is lost it asks again, and only one terminal is opened. ctx bounds the
+// start and does not end the terminal.
+func (s *Session) OpenTerminal(ctx context.Context, o TerminalOptions) (*Terminal, error) {
+	q := protocol.TermOpen{
+		Cols: o.Cols, Rows: o.Rows, Command: o.Command, WorkingDir: o.Cwd, Env: environment(o.Env, o.UnsetEnv), Record: o.Record,
+		RequestKey: rand.Text(), WindowBytes: windowBytes,
 	}
 	t := &Terminal{control: true, cols: q.Cols, rows: q.Rows, mode: "control"}
-	t.s = &Stream{c: c, kind: "term"}
-	t.s.reopen = func(ctx context.Context, l *link, s *Stream, to *feed) error {
+	t.s = &stream{c: s.c, kind: "term"}
+	t.s.reopen = func(ctx context.Context, l *link, s *stream, to *feed) error {
 		if s.id != "" {
 			return t.attach(ctx, l, to)
 		}
-		return c.inSession(ctx, l, q.SessionRef, func(ref protocol.SessionRef) error {
-			q.SessionRef = ref // also of a repeated request
-			var o protocol.TermOpened
-			if err := l.call(ctx, "term.open", q, &o, to); err != nil {
-				return err
-			}
-			t.mu.Lock()
-			defer t.mu.Unlock()
-			s.id, t.claim, t.recording = o.TermID, o.Claim, o.RecordingID
-			return nil
-		})
+		var opened protocol.TermOpened
+		if err := l.call(ctx, "term.open", q, &opened, to); err != nil {
+			return err
+		}
+		t.mu.Lock()
+		defer t.mu.Unlock()
+		s.id, t.claim, t.recording = opened.TermID, opened.Claim, opened.RecordingID
+		return nil
 	}
-	_, err := t.s.open(ctx)
-	return t, err
+	err := s.use(ctx, func(ref protocol.SessionRef) error {
+		q.SessionRef = ref
+		return t.s.open(ctx)
+	})
+	if err != nil {
+		return nil, err
+	}
+	return t, nil
 }
 
-// AttachTerminal joins a terminal. It takes control, with a window of the given size, or only watches.
-func (c *Client) AttachTerminal(ctx context.Context, termID string, control bool, cols, rows int) (*Terminal, error) {
-	t := &Terminal{control: control, cols: cols, rows: rows, mode: "view"}
-	if control {
+// AttachOptions changes AttachTerminal. All fields are optional.
+type AttachOptions struct {
+	Mode       string // "control" (the default): to type, and to set the size; "view": to watch
+	Cols, Rows int    // of this client's window, in control
+}
+
+// AttachTerminal joins a terminal, whatever its session. ctx bounds the attach.
+func (s *Session) AttachTerminal(ctx context.Context, termID string, o *AttachOptions) (*Terminal, error) {
+	if o == nil {
+		o = &AttachOptions{}
+	}
+	t := &Terminal{control: o.Mode != "view", cols: o.Cols, rows: o.Rows, mode: "view"}
+	if t.control {
 		t.mode = "control"
 	}
-	t.s = &Stream{c: c, kind: "term", id: termID}
-	t.s.reopen = func(ctx context.Context, l *link, _ *Stream, to *feed) error { return t.attach(ctx, l, to) }
-	_, err := t.s.open(ctx)
-	return t, err
+	t.s = &stream{c: s.c, kind: "term", id: termID}
+	t.s.reopen = func(ctx context.Context, l *link, _ *stream, to *feed) error { return t.attach(ctx, l, to) }
+	if err := t.s.open(ctx); err != nil {
+		return nil, err
+	}
+	return t, nil
 }
 
 // request returns the term.attach that restores our mode.
 func (t *Terminal) request() protocol.TermAttach {
-	q := protocol.TermAttach{TermID: t.s.id, Snapshot: true, Mode: "view"}
+	q := protocol.TermAttach{TermID: t.s.id, Snapshot: true, Mode: "view", WindowBytes: windowBytes}
 	if t.control {
 		t.mu.Lock()
 		defer t.mu.Unlock()
@@ -85,7 +112,7 @@ func (t *Terminal) attach(ctx context.Context, l *link, to *feed) error {
 	t.recording = a.RecordingID
 	if t.claim = a.Claim; t.mode != a.Mode { // control changed while we were away
 		t.mode = a.Mode
-		t.s.pending = append(t.s.pending, event{chunk: &Chunk{Control: &protocol.TermControl{TermID: a.TermID, StreamID: a.StreamID, Mode: a.Mode}}})
+		t.s.pending = append(t.s.pending, Event{Type: EventControl, Control: &protocol.TermControl{TermID: a.TermID, StreamID: a.StreamID, Mode: a.Mode}})
 	}
 	return nil
 }
@@ -126,29 +153,42 @@ var errViewer = errors.New("this client only watches")
 // ID is the terminal's id.
 func (t *Terminal) ID() string { return t.s.id }
 
-// Next returns the next piece of output, and io.EOF after the last one; then Exit has the result. A Chunk with Control says that control has passed to
-// another client, or back to us.
-func (t *Terminal) Next(ctx context.Context) (Chunk, error) {
-	k, err := t.s.Next(ctx)
-	if k.Control != nil {
-		t.mu.Lock()
-		defer t.mu.Unlock()
-		t.mode = k.Control.Mode
-	}
-	return k, err
+// Mode is "control" if this client may type now, otherwise "view".
+func (t *Terminal) Mode() string {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	return t.mode
 }
 
-// Exit returns how the terminal ended; it is valid after io.EOF.
+// Next returns the next event: output and changes, then EventExit; and io.EOF after it. ctx bounds the wait.
+func (t *Terminal) Next(ctx context.Context) (Event, error) {
+	e, err := t.s.next(ctx)
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	switch e.Type {
+	case EventControl:
+		t.mode = e.Control.Mode
+	case EventExit:
+		t.info = *e.Terminal
+	}
+	return e, err
+}
+
+// Events is Next as a sequence, up to the last event or an error. To break out of it is to Detach.
+func (t *Terminal) Events(ctx context.Context) iter.Seq2[Event, error] {
+	return iterate(ctx, t.Next, t.Detach)
+}
+
+// Exit returns how the terminal ended; it is valid after EventExit.
 func (t *Terminal) Exit() protocol.TermInfo {
-	if t.s.term == nil {
-		return protocol.TermInfo{}
-	}
-	return *t.s.term
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	return t.info
 }
 
-// Input types into the terminal. While the terminal does not read and its buffer is full, the server refuses more; Input then waits. The server
-// refuses a line that is longer than a terminal in line mode can hold. Two large inputs at the same time may mix.
-func (t *Terminal) Input(ctx context.Context, p []byte) error {
+// Write types into the terminal. While the terminal does not read and its buffer is full, the server refuses more; Write then waits. The server refuses a
+// line that is longer than a terminal in line mode can hold. Two large inputs at the same time may mix.
+func (t *Terminal) Write(ctx context.Context, p []byte) error {
 	return t.s.c.input(ctx, "term.input", p, func(text, encoding string, _ bool) any {
 		return protocol.TermInput{TermID: t.s.id, Data: text, Encoding: encoding}
 	})
@@ -162,5 +202,17 @@ func (t *Terminal) Resize(ctx context.Context, cols, rows int) error {
 	return t.s.c.Call(ctx, "term.resize", protocol.TermResize{TermID: t.s.id, Cols: cols, Rows: rows}, nil)
 }
 
-// Close leaves the terminal. It is idempotent, and only the reading goroutine may call it.
-func (t *Terminal) Close() { t.s.Close() }
+// Snapshot returns the screen as lines of text, with the cursor.
+func (t *Terminal) Snapshot(ctx context.Context) (*protocol.TermSnapshot, error) {
+	var shown protocol.TermSnapshot
+	err := t.s.c.Call(ctx, "term.snapshot", protocol.TermRef{TermID: t.s.id}, &shown)
+	return &shown, err
+}
+
+// Close ends the terminal and everything that was started in it.
+func (t *Terminal) Close(ctx context.Context) error {
+	return t.s.c.Call(ctx, "term.close", protocol.TermRef{TermID: t.s.id}, nil)
+}
+
+// Detach leaves the terminal, which goes on. It is idempotent and does not wait.
+func (t *Terminal) Detach() { t.s.leave(ErrClosed) }

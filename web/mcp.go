@@ -54,7 +54,7 @@ func (s *Server) serveMCP(w http.ResponseWriter, r *http.Request) {
 	s.mcp.Serve(w, r, g.Subject, mcp.Config{
 		ReadOnly: g.Role == auth.Viewer,
 		Dial: func(ctx context.Context) (*client.Client, error) {
-			return client.Dial(ctx, client.Options{
+			return client.Connect(ctx, client.Options{
 				Dial:     func(context.Context) (net.Conn, error) { return s.clients.Connect(g, r.RemoteAddr) },
 				Patience: time.Millisecond, // there is nothing to wait for: the connection ends with this process or with the credential
 			})

@@ -18,7 +18,6 @@ import (
 	"trl/client"
 	"trl/internal/serve"
 	"trl/internal/testkit"
-	"trl/protocol"
 )
 
 // started is a real gateway for tests.
@@ -53,7 +52,7 @@ func dial(t *testing.T, o client.Options) (context.Context, *client.Client) {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), patience)
 	t.Cleanup(cancel)
-	c, err := client.Dial(ctx, o)
+	c, err := client.Connect(ctx, o)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -132,15 +131,15 @@ func TestOnlyTheKeeperStopsTheGateway(t *testing.T) {
 		t.Run(isolation, func(t *testing.T) {
 			g := startGateway(t, "--isolation", isolation, "--log-level", "error")
 			ctx, c := dial(t, client.Options{URL: "http://" + g.addr})
-			s := protocol.SessionRef{Session: "lives"}
-			if err := c.Call(ctx, "session.create", protocol.SessionCreate{Name: s.Session}, nil); err != nil {
+			s, err := c.CreateSession(ctx, &client.SessionOptions{Name: "lives"})
+			if err != nil {
 				t.Fatal(err)
 			}
 			gateway := g.serving(t)
 			run := func(command string) string {
 				t.Helper()
-				r, err := c.Run(ctx, protocol.Exec{SessionRef: s, Command: command})
-				if err != nil || r.ExitCode == nil || *r.ExitCode != 0 {
+				r, err := s.Exec(ctx, command, nil)
+				if err != nil || !r.Success {
 					t.Fatalf("%s: %v, %+v", command, err, r)
 				}
 				return r.Stdout
@@ -166,16 +165,13 @@ func TestOnlyTheKeeperStopsTheGateway(t *testing.T) {
 			if now := g.serving(t); now != gateway {
 				t.Errorf("gateway %d, before %d", now, gateway)
 			}
-			busy, err := c.Start(ctx, protocol.Exec{SessionRef: s, Command: "sleep 1000"})
+			busy, err := s.ExecStream(ctx, "sleep 1000", nil)
 			if err != nil {
 				t.Fatal(err)
 			}
 			g.stop(t)
-			for err == nil {
-				_, err = busy.Next(ctx)
-			}
-			if exit := busy.Exit(); exit.Signal != "TERM" {
-				t.Errorf("%v, %+v", err, exit)
+			if r, err := busy.Result(ctx); err != nil || r.Signal != "TERM" {
+				t.Errorf("%v, %+v", err, r)
 			}
 		})
 	}
@@ -204,14 +200,15 @@ func TestStopEndsAHundredBusySessions(t *testing.T) {
 	const n = 100
 	nap := strconv.Itoa(100_000 + os.Getpid()) // a number of our own: another user's test may run the same
 	for i := range n {
-		q := protocol.Exec{SessionRef: protocol.SessionRef{Session: fmt.Sprint("busy", i)}, Command: "setsid sleep " + nap + " & sleep " + nap}
+		command := "setsid sleep " + nap + " & sleep " + nap
 		if i%2 == 1 {
-			q.Command = `trap "" TERM; setsid sleep ` + nap + ` & while :; do sleep ` + nap + `; done`
+			command = `trap "" TERM; setsid sleep ` + nap + ` & while :; do sleep ` + nap + `; done`
 		}
-		if err := c.Call(ctx, "session.create", protocol.SessionCreate{Name: q.Session}, nil); err != nil {
+		s, err := c.CreateSession(ctx, &client.SessionOptions{Name: fmt.Sprint("busy", i)})
+		if err != nil {
 			t.Fatal(err)
 		}
-		if _, err := c.Start(ctx, q); err != nil {
+		if _, err := s.ExecStream(ctx, command, nil); err != nil {
 			t.Fatal(err)
 		}
 	}

@@ -23,17 +23,17 @@ func TestLogsTellEveryHole(t *testing.T) {
 func logsTellEveryHole(t *testing.T, ring string) {
 	g := startGateway(t, "--ring-bytes", ring)
 	ctx, c := dial(t, client.Options{URL: "http://" + g.addr})
-	var p protocol.ProcessStarted
-	if err := c.Call(ctx, "process.start", protocol.ProcessStart{Command: "yes 0123456789abcdefghijklmnopqrstuvwxyz"}, &p); err != nil {
+	p, err := c.StartProcess(ctx, "yes 0123456789abcdefghijklmnopqrstuvwxyz", nil)
+	if err != nil {
 		t.Fatal(err)
 	}
-	for now := (protocol.ProcessInfo{}); now.OutputBytes < 8<<20; time.Sleep(20 * time.Millisecond) {
-		if err := c.Call(ctx, "process.info", protocol.ProcessRef{ProcessID: p.ProcessID}, &now); err != nil {
+	for ; p.Info().OutputBytes < 8<<20; time.Sleep(20 * time.Millisecond) {
+		if err := p.Refresh(ctx); err != nil {
 			t.Fatal(err)
 		}
 	}
 	for range 2 {
-		out, err := exec.CommandContext(ctx, "trl", "logs", "--json", "--url", "http://"+g.addr, p.ProcessID).Output()
+		out, err := exec.CommandContext(ctx, "trl", "logs", "--json", "--url", "http://"+g.addr, p.ID()).Output()
 		if err != nil {
 			t.Fatal(err)
 		}

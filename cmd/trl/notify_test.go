@@ -15,7 +15,6 @@ import (
 
 	"trl/client"
 	"trl/internal/testkit"
-	"trl/protocol"
 )
 
 // TestAsSystemdStartsIt: socket activation, and the notifications of sd_notify(3), through an upgrade, which execs the keeper.
@@ -91,11 +90,11 @@ func asSystemdStartsIt(t *testing.T, flags []string) {
 	ctx, cancel := context.WithTimeout(t.Context(), patience)
 	defer cancel()
 	for _, o := range []client.Options{{URL: "http://" + web.Addr().String()}, {Unix: local.Addr().String()}} {
-		c, err := client.Dial(ctx, o)
+		c, err := client.Connect(ctx, o)
 		if err != nil {
 			t.Fatal(err)
 		}
-		r, err := c.Run(ctx, protocol.Exec{Command: "env; ls -l /proc/self/fd | grep -c socket:"})
+		r, err := c.Exec(ctx, "env; ls -l /proc/self/fd | grep -c socket:", nil)
 		c.Close()
 		if err != nil || strings.Contains(r.Stdout, "LISTEN_") || strings.Contains(r.Stdout, "NOTIFY_") || !strings.HasSuffix(r.Stdout, "\n0\n") {
 			t.Errorf("%+v: %v, %s", o, err, r.Stdout)
@@ -174,11 +173,11 @@ func TestSupervisorDoesNotRead(t *testing.T) {
 		g := startGateway(t, flags...)
 		ctx, cancel := context.WithTimeout(t.Context(), patience)
 		defer cancel()
-		c, err := client.Dial(ctx, client.Options{URL: "http://" + g.addr})
+		c, err := client.Connect(ctx, client.Options{URL: "http://" + g.addr})
 		if err != nil {
 			t.Fatal(err)
 		}
-		if r, err := c.Run(ctx, protocol.Exec{Command: "echo here"}); err != nil || r.Stdout != "here\n" {
+		if r, err := c.Exec(ctx, "echo here", nil); err != nil || r.Stdout != "here\n" {
 			t.Errorf("%+v, %v", r, err)
 		}
 		c.Close()

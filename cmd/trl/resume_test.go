@@ -1,7 +1,6 @@
 package main
 
 import (
-	"errors"
 	"fmt"
 	"io"
 	"net"
@@ -13,7 +12,6 @@ import (
 
 	"trl/client"
 	"trl/internal/testkit"
-	"trl/protocol"
 )
 
 // breakable is a TCP relay whose connections a test can break.
@@ -108,7 +106,7 @@ func TestOutputSurvivesLostConnections(t *testing.T) {
 	broken := 0
 	ctx, c := dial(t, client.Options{URL: "http://" + relay.Addr().String(), OnLost: func(error) { broken++ }})
 	const lines = 400
-	s, err := c.Start(ctx, protocol.Exec{Command: fmt.Sprintf("i=0; while [ $i -lt %d ]; do i=$((i+1)); echo $i; sleep 0.01; done; exit 5", lines)})
+	s, err := c.ExecStream(ctx, fmt.Sprintf("i=0; while [ $i -lt %d ]; do i=$((i+1)); echo $i; sleep 0.01; done; exit 5", lines), nil)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -124,18 +122,17 @@ func TestOutputSurvivesLostConnections(t *testing.T) {
 		}
 	}()
 	var text strings.Builder
-	for {
-		k, err := s.Next(ctx)
-		if errors.Is(err, io.EOF) {
-			break
-		}
-		if err != nil {
+	var exit *client.ExecResult
+	for e, err := range s.Events() {
+		switch {
+		case err != nil:
 			t.Fatal(err)
+		case e.Type == client.EventGap:
+			t.Errorf("gap from %d to %d", e.From, e.Offset)
+		case e.Type == client.EventComplete:
+			exit = e.Result
 		}
-		if k.Gap > 0 {
-			t.Errorf("gap of %d at %d", k.Gap, k.Offset)
-		}
-		text.Write(k.Data)
+		text.Write(e.Data)
 	}
 	close(done)
 	var want strings.Builder
@@ -145,7 +142,7 @@ func TestOutputSurvivesLostConnections(t *testing.T) {
 	if text.String() != want.String() {
 		t.Errorf("got %d bytes, want %d", text.Len(), want.Len())
 	}
-	if exit := s.Exit(); exit.ExitCode == nil || *exit.ExitCode != 5 {
+	if exit == nil || exit.ExitCode != 5 {
 		t.Errorf("exit %+v", exit)
 	}
 	if broken == 0 {
@@ -158,29 +155,25 @@ func TestFollowSurvivesLostConnections(t *testing.T) {
 	testkit.StartsProcesses(t)
 	relay := newBreakable(t, startGateway(t).addr)
 	ctx, c := dial(t, client.Options{URL: "http://" + relay.Addr().String()})
-	var p protocol.ProcessStarted
-	if err := c.Call(ctx, "process.start", protocol.ProcessStart{Command: "seq 1 100; sleep 1; seq 101 200; exit 3"}, &p); err != nil {
+	p, err := c.StartProcess(ctx, "seq 1 100; sleep 1; seq 101 200; exit 3", nil)
+	if err != nil {
 		t.Fatal(err)
 	}
-	s, err := c.Follow(ctx, p.ProcessID, 0)
+	s, err := p.StreamLogs(ctx, 0)
 	if err != nil {
 		t.Fatal(err)
 	}
 	var n int64
-	for {
-		k, err := s.Next(ctx)
-		if errors.Is(err, io.EOF) {
-			break
-		}
+	for e, err := range s.Events(ctx) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if n < 292 && n+int64(len(k.Data)) >= 292 { // the whole first hundred
+		if n < 292 && n+int64(len(e.Data)) >= 292 { // the whole first hundred
 			relay.breakAll()
 		}
-		n += int64(len(k.Data))
+		n += int64(len(e.Data))
 	}
-	if info := s.Process(); n != 292+400 || info.ExitCode == nil || *info.ExitCode != 3 {
+	if info := p.Info(); n != 292+400 || info.ExitCode == nil || *info.ExitCode != 3 {
 		t.Errorf("%d bytes, %+v", n, info)
 	}
 }

@@ -49,7 +49,7 @@ func TestRunLeavesTheOutputItCannotWrite(t *testing.T) {
 			}
 			asked <- q.Method
 			send(`{"id":%d,"ok":true,"data":{"session_id":"s-1","exec_id":"x-1","stream_id":"st-1","offset":0}}`, q.ID)
-			for i := 0; i < 100 && q.Method == "exec.stream"; i++ { // more than a Stream buffers
+			for i := 0; i < 100 && q.Method == "exec.stream"; i++ { // more than a reader takes
 				send(`{"event":"exec.output","data":{"stream_id":"st-1","exec_id":"x-1","offset":%d,"stream":"stdout","data":"y"}}`, i)
 			}
 		}
@@ -61,7 +61,7 @@ func TestRunLeavesTheOutputItCannotWrite(t *testing.T) {
 	if err := root.Execute(); !errors.Is(err, errFull) {
 		t.Error(err)
 	}
-	for _, want := range []string{"session.create", "exec.stream", "exec.detach", "exec.cancel"} {
+	for _, want := range []string{"system.ping", "session.create", "exec.stream", "exec.detach", "exec.cancel"} {
 		if got := <-asked; got != want {
 			t.Errorf("%q, want %q", got, want)
 		}

@@ -15,7 +15,6 @@ import (
 	"google.golang.org/protobuf/proto"
 
 	"trl/client"
-	"trl/protocol"
 )
 
 // TestTraces: a collector gets the spans of a command, and nothing of the command's text.
@@ -55,11 +54,11 @@ func TestTraces(t *testing.T) {
 	t.Setenv("OTEL_EXPORTER_OTLP_ENDPOINT", sink.URL)
 	t.Setenv("OTEL_BSP_SCHEDULE_DELAY", "100")
 	g := startGateway(t)
-	c, err := client.Dial(t.Context(), client.Options{URL: "http://" + g.addr})
+	c, err := client.Connect(t.Context(), client.Options{URL: "http://" + g.addr})
 	if err != nil {
 		t.Fatal(err)
 	}
-	if _, err := c.Run(t.Context(), protocol.Exec{Command: "echo hunter2hunter2"}); err != nil {
+	if _, err := c.Exec(t.Context(), "echo hunter2hunter2", nil); err != nil {
 		t.Fatal(err)
 	}
 	_ = c.Call(t.Context(), "hunter2hunter2", nil, nil)

@@ -10,7 +10,6 @@ import (
 
 	"trl/client"
 	"trl/internal/bench/figure"
-	"trl/protocol"
 )
 
 // measuring is a program that measures one client. It dials TRL_ECHO and TRL_URL and, in TRL_ROUNDS rounds by turns, sends TRL_BLOCK messages to the echo,
@@ -70,10 +69,11 @@ func goCost(echo, url string, turns, block int) ClientCost {
 	e, bare := dial(echo+"/echo"), dial(url+"/v1/ws")
 	defer e.CloseNow()
 	defer bare.CloseNow()
-	c := must(client.Dial(ctx, client.Options{URL: url}))
+	c := must(client.Connect(ctx, client.Options{URL: url}))
 	defer c.Close()
-	ref := protocol.SessionRef{SessionID: session(bare, "/bin/bash")}
-	message := request(1, "exec.run", map[string]any{"session_id": ref.SessionID, "command": "true"})
+	id := session(bare, "/bin/bash")
+	in := c.SessionWithID(id)
+	message := request(1, "exec.run", map[string]any{"session_id": id, "command": "true"})
 	var echoed, ran, byClient figure.Samples
 	for range turns {
 		for range block {
@@ -88,7 +88,7 @@ func goCost(echo, url string, turns, block int) ClientCost {
 		}
 		for range block {
 			began := time.Now()
-			must(c.Run(ctx, protocol.Exec{SessionRef: ref, Command: "true"}))
+			must(in.Exec(ctx, "true", nil))
 			byClient.Add(time.Since(began))
 		}
 	}

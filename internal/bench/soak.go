@@ -192,7 +192,7 @@ func (w *work) count(gw *child, cgroups string) map[string]float64 {
 
 // work keeps n sessions busy, one operation at a time, until stop.
 func (w *work) work(stop context.Context, addr string, n int) (err error) {
-	c, err := client.Dial(ctx, client.Options{URL: addr + "/v1/ws"})
+	c, err := client.Connect(ctx, client.Options{URL: addr + "/v1/ws"})
 	if err != nil {
 		return err
 	}
@@ -254,14 +254,12 @@ func (a *worker) create(i int) (id string, err error) {
 	return s.SessionID, err
 }
 
-func (a *worker) exec(i int, command string) protocol.Exec {
-	return protocol.Exec{SessionRef: protocol.SessionRef{SessionID: a.ids[i]}, Command: command}
-}
+func (a *worker) session(i int) *client.Session { return a.c.SessionWithID(a.ids[i]) }
 
 func (a *worker) run(i int) error {
 	start := time.Now()
-	r, err := a.c.Run(ctx, a.exec(i, "cd /tmp; n=$((n + 1)); echo $n"))
-	if err == nil && (r.ExitCode == nil || *r.ExitCode != 0 || r.StdoutBytes == 0) {
+	r, err := a.session(i).Exec(ctx, "cd /tmp; n=$((n + 1)); echo $n", nil)
+	if err == nil && (!r.Success || r.StdoutBytes == 0) {
 		err = fmt.Errorf("%+v", r.ExecExit)
 	}
 	a.w.mu.Lock()
@@ -280,11 +278,11 @@ func (a *worker) ping(int) error {
 }
 
 func (a *worker) stream(i int) error {
-	s, err := a.c.Start(ctx, a.exec(i, "seq 20000; echo end >&2"))
+	s, err := a.session(i).ExecStream(ctx, "seq 20000; echo end >&2", nil)
 	if err != nil {
 		return err
 	}
-	defer s.Close()
+	defer s.Detach()
 	exit, err := s.Copy(ctx, io.Discard, io.Discard)
 	const size = 108894 // of seq 20000
 	if err == nil && exit.StdoutBytes != size {
@@ -294,15 +292,17 @@ func (a *worker) stream(i int) error {
 }
 
 func (a *worker) cancel(i int) error {
-	s, err := a.c.Start(ctx, a.exec(i, "echo begun; sleep 100 & sleep 100"))
+	s, err := a.session(i).ExecStream(ctx, "echo begun; sleep 100 & sleep 100", nil)
 	if err != nil {
 		return err
 	}
-	defer s.Close()
-	if _, err := s.Next(ctx); err != nil {
-		return err
+	defer s.Detach()
+	for range 2 { // its start and its output
+		if _, err := s.Next(ctx); err != nil {
+			return err
+		}
 	}
-	if err := s.Cancel(ctx); err != nil {
+	if err := s.Kill(ctx); err != nil {
 		return err
 	}
 	exit, err := s.Copy(ctx, io.Discard, io.Discard)
@@ -313,9 +313,7 @@ func (a *worker) cancel(i int) error {
 }
 
 func (a *worker) timeout(i int) error {
-	q, limit := a.exec(i, "while :; do :; done"), protocol.Seconds(0.1)
-	q.Timeout = &limit
-	r, err := a.c.Run(ctx, q)
+	r, err := a.session(i).Exec(ctx, "while :; do :; done", &client.ExecOptions{Timeout: 100 * time.Millisecond})
 	if err == nil && !r.TimedOut {
 		err = fmt.Errorf("no timeout: %+v", r.ExecExit)
 	}
@@ -323,7 +321,7 @@ func (a *worker) timeout(i int) error {
 }
 
 func (a *worker) crash(i int) error {
-	r, err := a.c.Run(ctx, a.exec(i, "kill -9 $$"))
+	r, err := a.session(i).Exec(ctx, "kill -9 $$", nil)
 	if err == nil && !r.ShellRestored {
 		err = fmt.Errorf("shell not restored: %+v", r.ExecExit)
 	}
@@ -332,11 +330,11 @@ func (a *worker) crash(i int) error {
 
 // terminal opens a terminal, lets a second client watch it, resizes it, and ends it by its own exit.
 func (a *worker) terminal(i int) error {
-	t, err := a.c.OpenTerminal(ctx, protocol.TermOpen{SessionRef: protocol.SessionRef{SessionID: a.ids[i]}, Cols: 80, Rows: 24})
+	t, err := a.session(i).OpenTerminal(ctx, client.TerminalOptions{Cols: 80, Rows: 24})
 	if err != nil {
 		return err
 	}
-	defer t.Close()
+	defer t.Detach()
 	if _, err := t.Next(ctx); err != nil { // its prompt
 		return err
 	}
@@ -345,14 +343,13 @@ func (a *worker) terminal(i int) error {
 			return err
 		}
 	}
-	var shown protocol.TermSnapshot
-	if err := a.c.Call(ctx, "term.snapshot", protocol.TermRef{TermID: t.ID()}, &shown); err != nil {
+	if _, err := t.Snapshot(ctx); err != nil {
 		return err
 	}
 	if err := a.look(t.ID()); err != nil {
 		return err
 	}
-	if err := t.Input(ctx, []byte("exit\r")); err != nil {
+	if err := t.Write(ctx, []byte("exit\r")); err != nil {
 		return err
 	}
 	for {
@@ -366,16 +363,16 @@ func (a *worker) terminal(i int) error {
 
 // look attaches a second viewer for a moment, over its own connection.
 func (a *worker) look(id string) error {
-	c, err := client.Dial(ctx, client.Options{URL: a.addr + "/v1/ws"})
+	c, err := client.Connect(ctx, client.Options{URL: a.addr + "/v1/ws"})
 	if err != nil {
 		return err
 	}
 	defer c.Close()
-	t, err := c.AttachTerminal(ctx, id, false, 80, 24)
+	t, err := c.AttachTerminal(ctx, id, &client.AttachOptions{Mode: "view"})
 	if err != nil {
 		return err
 	}
-	defer t.Close()
+	defer t.Detach()
 	_, err = t.Next(ctx)
 	return err
 }

@@ -51,17 +51,11 @@ trl attach returns to it.`,
 			if err != nil {
 				return err
 			}
-			q := protocol.TermOpen{Cols: cols, Rows: rows, WorkingDir: f.cwd, Record: f.record}
+			o := client.TerminalOptions{Cols: cols, Rows: rows, Cwd: f.cwd, Env: f.variables(), Record: f.record}
 			if len(args) > 0 {
-				x, err := f.request(args)
-				if err != nil {
+				if o.Command, _, err = f.request(args); err != nil {
 					return err
 				}
-				q.Command = x.Command
-			}
-			q.Env = f.variables()
-			if f.session != "" {
-				q.SessionRef = sessionRef(string(f.session))
 			}
 			ctx := cmd.Context()
 			c, err := f.dial(ctx, printLostInRaw)
@@ -70,8 +64,8 @@ trl attach returns to it.`,
 			}
 			defer c.Close()
 			var term *client.Terminal
-			err = inSession(ctx, c, q.Session, func() error {
-				term, err = c.OpenTerminal(ctx, q)
+			err = f.inSession(ctx, c, func(in *client.Session) error {
+				term, err = in.OpenTerminal(ctx, o)
 				return err
 			})
 			if err != nil {
@@ -129,7 +123,11 @@ The exit code is that of the program in the terminal; 0 after Ctrl-P Ctrl-Q, whi
 			if err != nil {
 				return addHint(err)
 			}
-			term, err := c.AttachTerminal(ctx, id, !view, cols, rows)
+			o := client.AttachOptions{Cols: cols, Rows: rows}
+			if view {
+				o.Mode = "view"
+			}
+			term, err := c.AttachTerminal(ctx, id, &o)
 			if err != nil {
 				return addHint(err)
 			}
@@ -241,7 +239,7 @@ const resetModes = "\x1b[?9l\x1b[?1000l\x1b[?1002l\x1b[?1003l\x1b[?1004l\x1b[?10
 // runTerminal connects our terminal to t until t ends, the user types the detach keys, or a signal arrives. It restores our terminal in
 // every case.
 func runTerminal(ctx context.Context, t *client.Terminal, control bool, detach []byte) (err error) {
-	defer t.Close()
+	defer t.Detach()
 	again, restore, err := makeRaw(0)
 	if err != nil {
 		return err
@@ -272,7 +270,7 @@ func runTerminal(ctx context.Context, t *client.Terminal, control bool, detach [
 	go l.typeKeys(ctx, detach, leave)      // ends with the program: a read from a terminal cannot be given up
 
 	for {
-		k, err := t.Next(ctx)
+		e, err := t.Next(ctx)
 		switch {
 		case errors.Is(err, errDetached):
 			last += fmt.Sprintf("[left %s, which runs on: trl attach %s]\r\n", t.ID(), t.ID())
@@ -282,12 +280,12 @@ func runTerminal(ctx context.Context, t *client.Terminal, control bool, detach [
 		case err != nil:
 			return addHint(err)
 		}
-		if k.Control != nil {
-			l.controlPassed(k.Control)
+		if e.Type == client.EventControl {
+			l.controlPassed(e.Control)
 			continue
 		}
-		marks.Write(k.Data)
-		if _, err := os.Stdout.Write(k.Data); err != nil {
+		marks.Write(e.Data)
+		if _, err := os.Stdout.Write(e.Data); err != nil {
 			return fmt.Errorf("terminal: %w", err)
 		}
 	}
@@ -439,7 +437,7 @@ func (l *controlState) send(ctx context.Context, p []byte) error {
 		}
 		return fatalInputError(err)
 	}
-	return fatalInputError(l.terminal.Input(ctx, p))
+	return fatalInputError(l.terminal.Write(ctx, p))
 }
 
 // fatalInputError returns the errors that must end runTerminal. A lost connection is not one of them: Next reports it if it is lost for

@@ -145,7 +145,7 @@ func dial(ctx context.Context, o client.Options, onLost func(error)) (*client.Cl
 	// A gateway answers an upgrade in milliseconds; ten seconds allow for a slow network and a machine that swaps.
 	ctx, cancel := context.WithTimeout(ctx, 10*time.Second)
 	defer cancel()
-	c, err := client.Dial(ctx, o)
+	c, err := client.Connect(ctx, o)
 	if err != nil {
 		return nil, hintDial(err, o)
 	}

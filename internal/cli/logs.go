@@ -76,56 +76,90 @@ func streamOf(ctx context.Context, c *client.Client, arg string) (string, error)
 	return "", cmdline.WithHint(fmt.Errorf("session %s has run no command, or it ended too long ago", arg), "name a process by its id: `trl ps %s` lists them", arg)
 }
 
-func openStream(ctx context.Context, c *client.Client, id string, offset int64) (*client.Stream, error) {
+// outputReader reads the output of a command or of a background process.
+type outputReader interface {
+	Next(context.Context) (client.Event, error)
+}
+
+// openOutput reads the output of work from offset on. The caller calls leave in the end.
+func openOutput(ctx context.Context, c *client.Client, id string, offset int64) (r outputReader, leave func(), err error) {
 	if kindOf(id) == processID {
-		return c.Follow(ctx, id, offset)
+		p, err := c.GetProcess(ctx, id)
+		if err != nil {
+			return nil, nil, err
+		}
+		logs, err := p.StreamLogs(ctx, offset)
+		if err != nil {
+			return nil, nil, err
+		}
+		return logs, logs.Close, nil
 	}
-	return c.Attach(ctx, id, offset)
+	cmd, err := c.AttachCommand(ctx, id, offset)
+	if err != nil {
+		return nil, nil, err
+	}
+	return cmd, cmd.Detach, nil
 }
 
 // follow prints output until its command or process has ended. Its exit code is not ours, because we only watched.
 func (t *target) follow(cmd *cobra.Command, c *client.Client, id string, offset int64) error {
 	ctx := cmd.Context()
-	s, err := openStream(ctx, c, id, offset)
+	r, leave, err := openOutput(ctx, c, id, offset)
 	if err != nil {
 		return err
 	}
-	defer s.Close()
+	defer leave()
 	for {
-		k, err := s.Next(ctx)
-		if errors.Is(err, io.EOF) {
-			if !t.json {
-				return nil
-			}
-			if kindOf(id) == processID {
-				return cmdline.PrintLine(cmd.OutOrStdout(), map[string]any{"exit": s.Process()})
-			}
-			return cmdline.PrintLine(cmd.OutOrStdout(), map[string]any{"exit": s.Exit()})
-		}
-		if err != nil {
+		e, err := next(ctx, r)
+		switch {
+		case err != nil:
 			return err
+		case e.Type == client.EventExit && t.json:
+			return cmdline.PrintLine(cmd.OutOrStdout(), map[string]any{"exit": e.Process})
+		case e.Type == client.EventComplete && t.json:
+			return cmdline.PrintLine(cmd.OutOrStdout(), map[string]any{"exit": e.Exit})
+		case e.Type == client.EventExit, e.Type == client.EventComplete:
+			return nil
 		}
-		if err := t.printChunk(cmd, k); err != nil {
+		if err := t.printOutput(cmd, e); err != nil {
 			return err
 		}
 	}
 }
 
-func (t *target) printChunk(cmd *cobra.Command, k client.Chunk) error {
-	switch {
-	case t.json && k.Gap > 0:
-		return cmdline.PrintLine(cmd.OutOrStdout(), map[string]any{"gap": protocol.GapRange{From: k.Offset - k.Gap, To: k.Offset}})
-	case t.json:
-		text, encoding := protocol.EncodeBytes(k.Data)
-		return cmdline.PrintLine(cmd.OutOrStdout(), protocol.Chunk{Offset: k.Offset, Stream: k.Stream, Data: text, Encoding: encoding})
-	case k.Gap > 0:
-		return gapNote(cmd.ErrOrStderr(), k.Offset-k.Gap, k.Offset)
-	case k.Stream == "stderr":
-		_, err := cmd.ErrOrStderr().Write(k.Data)
-		return err
+// next returns the next event. A command whose result is unknown has ended as well.
+func next(ctx context.Context, r outputReader) (client.Event, error) {
+	e, err := r.Next(ctx)
+	if unknown, ok := errors.AsType[*client.OutcomeUnknownError](err); ok {
+		return client.Event{Type: client.EventComplete, Exit: &unknown.Exit}, nil
 	}
-	_, err := cmd.OutOrStdout().Write(k.Data)
+	return e, err
+}
+
+// printOutput prints an event if it is output or a gap.
+func (t *target) printOutput(cmd *cobra.Command, e client.Event) (err error) {
+	switch e.Type {
+	case client.EventGap:
+		if t.json {
+			return cmdline.PrintLine(cmd.OutOrStdout(), map[string]any{"gap": protocol.GapRange{From: e.From, To: e.Offset}})
+		}
+		return gapNote(cmd.ErrOrStderr(), e.From, e.Offset)
+	case client.EventStdout, client.EventStderr:
+		if t.json {
+			return cmdline.PrintLine(cmd.OutOrStdout(), chunkOf(e))
+		}
+		w := cmd.OutOrStdout()
+		if e.Type == client.EventStderr {
+			w = cmd.ErrOrStderr()
+		}
+		_, err = w.Write(e.Data)
+	}
 	return err
+}
+
+func chunkOf(e client.Event) protocol.Chunk {
+	text, encoding := protocol.EncodeBytes(e.Data)
+	return protocol.Chunk{Offset: e.Offset, Stream: string(e.Type), Data: text, Encoding: encoding}
 }
 
 func gapNote(w io.Writer, from, to int64) error {
@@ -154,8 +188,8 @@ func (t *target) print(cmd *cobra.Command, c *client.Client, id string, offset i
 	if t.json {
 		return cmdline.PrintJSON(cmd.OutOrStdout(), logsDocument(stream, offset, all, eof))
 	}
-	for _, k := range all {
-		if err := t.printChunk(cmd, k); err != nil {
+	for _, e := range all {
+		if err := t.printOutput(cmd, e); err != nil {
 			return err
 		}
 	}
@@ -188,43 +222,34 @@ func printedSize(ctx context.Context, c *client.Client, id string, offset int64)
 
 // readUpTo reads a stream up to size; without that bound, a program that keeps printing would keep us reading. It reads everything before
 // it returns, because a slow reader of our output must not slow down the program. The gateway's retention bounds the amount.
-func (t *target) readUpTo(ctx context.Context, c *client.Client, id string, offset, size int64) (all []client.Chunk, eof bool, err error) {
+func (t *target) readUpTo(ctx context.Context, c *client.Client, id string, offset, size int64) (all []client.Event, eof bool, err error) {
 	if offset >= size {
 		return nil, false, nil
 	}
-	s, err := openStream(ctx, c, id, offset)
+	r, leave, err := openOutput(ctx, c, id, offset)
 	if err != nil {
 		return nil, false, err
 	}
-	defer s.Close()
+	defer leave()
 	for offset < size {
-		k, err := s.Next(ctx)
-		if errors.Is(err, io.EOF) {
-			return all, true, nil
-		}
-		if err != nil {
+		e, err := next(ctx, r)
+		switch {
+		case err != nil:
 			return nil, false, err
+		case e.Type == client.EventComplete, e.Type == client.EventExit:
+			return all, true, nil
+		case e.Type == client.EventStart:
+			continue
 		}
-		all = append(all, k)
-		offset = k.Offset + int64(len(k.Data))
-		if k.Gap > 0 && offset >= size { // the gateway has dropped everything up to size; nothing more can be dropped unread, because we read from here on
-			if size, err = t.printedSizeNow(ctx, id, offset); err != nil {
+		all = append(all, e)
+		offset = e.Offset + int64(len(e.Data))
+		if e.Type == client.EventGap && offset >= size { // the gateway has dropped everything up to size; nothing more can be dropped unread, because we read from here on
+			if size, _, err = printedSize(ctx, c, id, offset); err != nil {
 				return nil, false, err
 			}
 		}
 	}
 	return all, false, nil
-}
-
-// printedSizeNow asks on another connection: on the stream's connection the answer would wait behind the stream's data.
-func (t *target) printedSizeNow(ctx context.Context, id string, offset int64) (size int64, err error) {
-	c, err := t.dial(ctx, nil)
-	if err != nil {
-		return 0, err
-	}
-	defer c.Close()
-	size, _, err = printedSize(ctx, c, id, offset)
-	return size, err
 }
 
 // logs is the answer of process.logs with all gaps.
@@ -233,17 +258,16 @@ type logs struct {
 	Gaps []protocol.GapRange `json:"gaps,omitzero"` // all gaps; Gap is the first one
 }
 
-func logsDocument(stream string, offset int64, all []client.Chunk, eof bool) logs {
+func logsDocument(stream string, offset int64, all []client.Event, eof bool) logs {
 	d := logs{Logs: protocol.Logs{StreamID: stream, Chunks: []protocol.Chunk{}, NextOffset: offset, EOF: eof}}
-	for _, k := range all {
-		d.NextOffset = k.Offset + int64(len(k.Data))
-		if k.Gap > 0 {
-			d.Gaps = append(d.Gaps, protocol.GapRange{From: k.Offset - k.Gap, To: k.Offset})
+	for _, e := range all {
+		d.NextOffset = e.Offset + int64(len(e.Data))
+		if e.Type == client.EventGap {
+			d.Gaps = append(d.Gaps, protocol.GapRange{From: e.From, To: e.Offset})
 			d.Gap = &d.Gaps[0]
 			continue
 		}
-		text, encoding := protocol.EncodeBytes(k.Data)
-		d.Chunks = append(d.Chunks, protocol.Chunk{Offset: k.Offset, Stream: k.Stream, Data: text, Encoding: encoding})
+		d.Chunks = append(d.Chunks, chunkOf(e))
 	}
 	return d
 }

@@ -19,7 +19,6 @@ import (
 	"trl/client"
 	"trl/internal/cmdline"
 	"trl/protocol"
-	"trl/runtime/journal"
 )
 
 type runFlags struct {
@@ -86,10 +85,11 @@ func wantCommand(cmd *cobra.Command, args []string) error {
 
 func run(cmd *cobra.Command, f *runFlags, args []string) error {
 	ctx := cmd.Context()
-	q, err := f.request(args)
+	command, o, err := f.request(args)
 	if err != nil {
 		return err
 	}
+	o.OpenStdin = stdinWanted()
 	c, err := f.dial(ctx, func(why error) {
 		fmt.Fprintf(os.Stderr, "trl: connection lost (%s), connecting again\n", cmdline.Printable(why.Error()))
 	})
@@ -97,38 +97,43 @@ func run(cmd *cobra.Command, f *runFlags, args []string) error {
 		return err
 	}
 	defer c.Close()
-	s, err := f.start(ctx, c, q)
+	var s *client.Command
+	err = f.inSession(ctx, c, func(in *client.Session) error {
+		s, err = in.ExecStream(ctx, command, o)
+		return err
+	})
 	if err != nil {
 		return addHint(err)
 	}
-	defer s.Close()
+	defer s.Detach()
 
 	interrupted := onInterrupt(ctx, s)
 	var input chan error
-	if q.InteractiveStdin {
+	if o.OpenStdin {
 		input = make(chan error, 1)
 		// This goroutine passes on stdin. It ends at EOF or when the command accepts no more input. Nobody waits for it, because a read
 		// from a pipe cannot be cancelled; it ends with the program at the latest.
 		go func() {
-			err := passInput(ctx, func() (*client.Client, error) { return f.dial(ctx, nil) }, s.ID())
+			err := passInput(ctx, s)
 			input <- err
 			if err != nil { // otherwise the command would wait for the rest for ever
-				_ = s.Cancel(ctx)
+				_ = s.Kill(ctx)
 			}
 		}()
 	}
-	var exit protocol.ExecExit
+	var r *client.ExecResult
 	if f.json {
-		exit, err = collect(ctx, s, cmd.OutOrStdout())
+		r, err = collect(ctx, s, cmd.OutOrStdout())
 	} else {
-		exit, err = s.Copy(ctx, cmd.OutOrStdout(), cmd.ErrOrStderr())
+		r, err = s.Copy(ctx, cmd.OutOrStdout(), cmd.ErrOrStderr())
+	}
+	if unknown, ok := errors.AsType[*client.OutcomeUnknownError](err); ok {
+		return addHint(unknown.Exit.Error)
 	}
 	if err != nil {
-		// Close first: the answer to Cancel would wait behind output that nobody reads.
-		s.Close()
 		stop, cancel := context.WithTimeout(ctx, 10*time.Second) // nobody reads our output, so the command need not go on
 		defer cancel()
-		_ = s.Cancel(stop)
+		_ = s.Kill(stop)
 		return addHint(err)
 	}
 	select {
@@ -140,7 +145,7 @@ func run(cmd *cobra.Command, f *runFlags, args []string) error {
 		}
 	default:
 	}
-	return execExit(exit)
+	return execExit(r.ExecExit)
 }
 
 // execExit turns the command's end into our exit code.
@@ -167,33 +172,20 @@ func exitCodeOf(code *int) error {
 	return nil
 }
 
-// request makes the request from flags and arguments.
-func (f *runFlags) request(args []string) (protocol.Exec, error) {
-	q := protocol.Exec{Command: args[0], WorkingDir: f.cwd, InteractiveStdin: stdinWanted(), Record: f.record}
-	if len(args) > 1 {
-		words := make([]string, len(args))
-		for i, a := range args {
-			words[i] = quote(a)
-		}
-		q.Command = strings.Join(words, " ")
-	}
-	if f.session != "" {
-		q.SessionRef = sessionRef(string(f.session))
+// request makes the command and its options from flags and arguments.
+func (f *runFlags) request(args []string) (command string, o *client.ExecOptions, err error) {
+	if command = args[0]; len(args) > 1 {
+		command = client.Quote(args...)
 	}
 	if f.timeout < 0 {
-		return q, cmdline.WithHint(fmt.Errorf("--timeout %s", f.timeout), "want a time such as 90s or 10m")
+		return "", nil, cmdline.WithHint(fmt.Errorf("--timeout %s", f.timeout), "want a time such as 90s or 10m")
 	}
-	if f.timeout > 0 {
-		s := protocol.Seconds(f.timeout.Seconds())
-		q.Timeout = &s
-	}
-	q.Env = f.variables()
-	return q, nil
+	return command, &client.ExecOptions{Cwd: f.cwd, Env: f.variables(), Timeout: f.timeout, Record: f.record}, nil
 }
 
 // variables are the variables of --env; nil if there are none.
-func (f *runFlags) variables() protocol.Env {
-	var env protocol.Env
+func (f *runFlags) variables() map[string]string {
+	var env map[string]string
 	for _, kv := range f.env {
 		k, v, set := strings.Cut(kv, "=")
 		if !set {
@@ -202,33 +194,30 @@ func (f *runFlags) variables() protocol.Env {
 			}
 		}
 		if env == nil {
-			env = protocol.Env{}
+			env = map[string]string{}
 		}
-		env[k] = &v
+		env[k] = v
 	}
 	return env
 }
 
-// start starts the command. If its named session does not exist, start creates it.
-func (f *runFlags) start(ctx context.Context, c *client.Client, q protocol.Exec) (s *client.Stream, err error) {
-	err = inSession(ctx, c, q.Session, func() error {
-		s, err = c.Start(ctx, q)
-		return err
-	})
-	return s, err
-}
-
-// inSession calls begin. If the named session does not exist, it creates the session and calls begin again.
-func inSession(ctx context.Context, c *client.Client, name string, begin func() error) error {
-	err := begin()
-	var e *protocol.Error
-	if name == "" || !errors.As(err, &e) || e.Code != protocol.SessionNotFound && e.Code != protocol.SessionTerminated {
+// inSession calls begin with the session that the flags name. If a named session does not exist, inSession makes it.
+func (f *runFlags) inSession(ctx context.Context, c *client.Client, begin func(*client.Session) error) error {
+	name := string(f.session)
+	if name == "" {
+		return begin(&c.Session)
+	}
+	session, err := c.GetSession(ctx, name)
+	if err == nil {
+		err = begin(session)
+	}
+	if isID(name, "s-") || !client.IsSessionNotFound(err) && client.CodeOf(err) != protocol.SessionTerminated {
 		return err
 	}
-	if err := c.Call(ctx, "session.create", protocol.SessionCreate{Name: name, IfExists: "return"}, nil); err != nil {
+	if session, err = c.CreateSession(ctx, &client.SessionOptions{Name: name, IfExists: "return"}); err != nil {
 		return err
 	}
-	return begin()
+	return begin(session)
 }
 
 // cancelTimeout is how long a second signal waits for the cancel request of the first one: timeout(1) sends two signals at once.
@@ -240,7 +229,7 @@ const cancelNoticeDelay = 300 * time.Millisecond
 
 // onInterrupt cancels the command at the first INT, TERM or HUP, and ends the program at the second. The returned channel receives the
 // first signal.
-func onInterrupt(ctx context.Context, s *client.Stream) <-chan syscall.Signal {
+func onInterrupt(ctx context.Context, s *client.Command) <-chan syscall.Signal {
 	first := make(chan syscall.Signal, 1)
 	signals := make(chan os.Signal, 2)
 	for _, sig := range []os.Signal{syscall.SIGINT, syscall.SIGTERM, syscall.SIGHUP} {
@@ -254,7 +243,7 @@ func onInterrupt(ctx context.Context, s *client.Stream) <-chan syscall.Signal {
 		cancelled := make(chan struct{}) // closed when the gateway has answered
 		go func() {                      // in a goroutine, because the second signal must not wait for ever
 			defer close(cancelled)
-			if err := s.Cancel(ctx); err != nil && !errors.Is(err, client.ErrClosed) { // closed: the command ended before the answer came
+			if err := s.Kill(ctx); err != nil && !errors.Is(err, client.ErrClosed) { // closed: the command ended before the answer came
 				cmdline.PrintError(os.Stderr, fmt.Errorf("cancel: %w", err))
 			}
 		}()
@@ -299,27 +288,18 @@ func stdinWanted() bool {
 	return false
 }
 
-// passInput copies stdin to the command. It uses another connection, because output that nobody reads blocks the first one. It is no error
-// if the command ends without reading everything.
-func passInput(ctx context.Context, dial func() (*client.Client, error), execID string) error {
+// passInput copies stdin to the command. It is no error if the command ends without reading everything.
+func passInput(ctx context.Context, s *client.Command) error {
 	buf := make([]byte, 64<<10)
-	var s *client.Stream // nil: nothing has been read yet
 	for {
 		n, err := os.Stdin.Read(buf)
-		if n > 0 || err != nil {
-			if s == nil {
-				c, e := dial()
-				if e != nil {
-					return e
-				}
-				defer c.Close()
-				s = c.Command(execID)
-			}
-			if e := s.Input(ctx, buf[:n], err != nil); e != nil {
-				return ignoreStdinClosed(e)
-			}
+		if e := s.Write(ctx, buf[:n]); e != nil {
+			return ignoreStdinClosed(e)
 		}
 		if err != nil {
+			if e := s.CloseStdin(ctx); e != nil {
+				return ignoreStdinClosed(e)
+			}
 			if !errors.Is(err, io.EOF) {
 				return err
 			}
@@ -337,42 +317,14 @@ func ignoreStdinClosed(err error) error {
 	return err
 }
 
-// collectBytes is how much of each stream run --json keeps: the default of exec.run.
-const collectBytes = 1 << 20
-
 // collect prints the document that exec.run would have answered: beginning and end of each stream, with its total size.
-func collect(ctx context.Context, s *client.Stream, w io.Writer) (protocol.ExecExit, error) {
-	stdout, stderr := journal.NewHeadTail(collectBytes), journal.NewHeadTail(collectBytes)
-	exit, err := s.Copy(ctx, headTailWriter{stdout}, headTailWriter{stderr})
+func collect(ctx context.Context, s *client.Command, w io.Writer) (*client.ExecResult, error) {
+	r, err := s.Result(ctx)
 	if err != nil {
-		return exit, err
+		return nil, err
 	}
-	r := protocol.ExecResult{ExecExit: exit}
-	r.Stdout, r.StdoutEncoding, r.Omitted.Stdout = headTailText(stdout)
-	r.Stderr, r.StderrEncoding, r.Omitted.Stderr = headTailText(stderr)
-	r.Truncated = r.Omitted.Stdout != nil || r.Omitted.Stderr != nil
-	return exit, cmdline.PrintJSON(w, r)
-}
-
-func headTailText(e *journal.HeadTail) (text, encoding string, left *protocol.Omitted) {
-	kept, _, at, omitted := e.Bytes()
-	text, encoding = protocol.EncodeBytes(kept)
-	if omitted > 0 {
-		left = &protocol.Omitted{At: at, Bytes: omitted}
-	}
-	return text, encoding, left
-}
-
-// headTailWriter makes a HeadTail an io.Writer.
-type headTailWriter struct{ *journal.HeadTail }
-
-func (s headTailWriter) Write(p []byte) (int, error) { s.HeadTail.Write(p); return len(p), nil }
-
-// quote quotes a word for every POSIX shell.
-func quote(word string) string {
-	const plain = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_-./:,+@%"
-	if word != "" && strings.Trim(word, plain) == "" {
-		return word
-	}
-	return "'" + strings.ReplaceAll(word, "'", `'\''`) + "'"
+	d := protocol.ExecResult{ExecExit: r.ExecExit, Truncated: r.Truncated, Omitted: r.Omitted}
+	d.Stdout, d.StdoutEncoding = protocol.EncodeBytes([]byte(r.Stdout))
+	d.Stderr, d.StderrEncoding = protocol.EncodeBytes([]byte(r.Stderr))
+	return r, cmdline.PrintJSON(w, d)
 }

@@ -2,7 +2,6 @@ package cli
 
 import (
 	"context"
-	"crypto/rand"
 	"errors"
 	"fmt"
 	"io"
@@ -33,7 +32,7 @@ trl makes a session that does not exist yet. ` + defaultHelp,
   trl logs -f ID`,
 		Args: wantCommand,
 		RunE: func(cmd *cobra.Command, args []string) error {
-			x, err := f.request(args)
+			command, o, err := f.request(args)
 			if err != nil {
 				return cmdline.NewUsageError(err)
 			}
@@ -43,34 +42,21 @@ trl makes a session that does not exist yet. ` + defaultHelp,
 				return err
 			}
 			defer c.Close()
-			q := protocol.ProcessStart{
-				SessionRef: x.SessionRef, Command: x.Command, Name: name, Env: x.Env, WorkingDir: x.WorkingDir, Timeout: x.Timeout, RequestKey: rand.Text(),
-			}
-			var raw jsontext.Value
-			err = inSession(ctx, c, x.Session, func() error {
-				q.SessionRef = x.SessionRef
-				return retryLost(ctx, c, func() error {
-					if q.SessionID == "" { // by its id: another epoch must not start it again
-						id, err := c.SessionID(ctx, q.SessionRef)
-						if err != nil {
-							return err
-						}
-						q.SessionRef = protocol.SessionRef{SessionID: id}
-					}
-					return c.Call(ctx, "process.start", q, &raw)
-				})
+			var p *client.Process
+			err = f.inSession(ctx, c, func(in *client.Session) error {
+				p, err = in.StartProcess(ctx, command, &client.ProcessOptions{Name: name, Env: o.Env, Cwd: o.Cwd, Timeout: o.Timeout})
+				return err
 			})
 			if err != nil {
 				return addHint(err)
 			}
+			info := p.Info()
 			if f.json {
-				return cmdline.PrintJSON(cmd.OutOrStdout(), raw)
+				return cmdline.PrintJSON(cmd.OutOrStdout(), protocol.ProcessStarted{
+					ProcessID: info.ProcessID, Pid: info.Pid, StreamID: info.StreamID, StateLost: info.StateLost,
+				})
 			}
-			var started protocol.ProcessStarted
-			if err := json.Unmarshal(raw, &started); err != nil {
-				return err
-			}
-			_, err = fmt.Fprintln(cmd.OutOrStdout(), started.ProcessID)
+			_, err = fmt.Fprintln(cmd.OutOrStdout(), info.ProcessID)
 			return err
 		},
 	}
@@ -79,20 +65,6 @@ trl makes a session that does not exist yet. ` + defaultHelp,
 	cmd.Flags().DurationVar(&f.timeout, "timeout", 0, "end the process after so long")
 	f.addEnvFlags(cmd, "start it", "process")
 	return cmd
-}
-
-// retryLost calls ask again if its answer was lost with the connection, which happens when the gateway is replaced. ask must be safe to
-// repeat.
-func retryLost(ctx context.Context, c *client.Client, ask func() error) error {
-	for {
-		err := ask()
-		if !errors.Is(err, client.ErrLost) {
-			return err
-		}
-		if err := c.Call(ctx, "system.ping", nil, nil); err != nil { // no new connection
-			return err
-		}
-	}
 }
 
 func newWait() *cobra.Command {
@@ -193,17 +165,15 @@ func processOf(ctx context.Context, c *client.Client, args []string) (string, er
 	return last.ProcessID, nil
 }
 
-// waitFor calls process.wait with the remaining time, again after each replacement of the gateway.
+// waitFor calls process.wait until the condition is met, the process has ended or the time is over.
 func waitFor(ctx context.Context, c *client.Client, id string, until protocol.Until, timeout time.Duration) (raw jsontext.Value, r protocol.WaitResult, err error) {
 	for end := time.Now().Add(timeout); ; {
-		err = retryLost(ctx, c, func() error {
-			q := protocol.ProcessWait{ProcessID: id, Until: until}
-			if timeout > 0 {
-				left := protocol.Seconds(max(0, time.Until(end)).Seconds())
-				q.Timeout = &left
-			}
-			return c.Call(ctx, "process.wait", q, &raw)
-		})
+		q := protocol.ProcessWait{ProcessID: id, Until: until}
+		if timeout > 0 {
+			left := protocol.Seconds(max(0, time.Until(end)).Seconds())
+			q.Timeout = &left
+		}
+		err = c.Call(ctx, "process.wait", q, &raw)
 		if err == nil {
 			err = json.Unmarshal(raw, &r)
 		}

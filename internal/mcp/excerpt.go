@@ -55,12 +55,12 @@ func newExcerpt(from int64, head, tail int) *excerpt {
 	return &excerpt{head: head, tail: tail, keptEnd: from, lineAt: from, next: from}
 }
 
-// add takes the next chunk of the stream.
-func (e *excerpt) add(k client.Chunk) {
-	if k.Gap > 0 {
+// add takes the next piece of output, or a gap.
+func (e *excerpt) add(k client.Event) {
+	if k.Type == client.EventGap {
 		e.flush(len(e.line))
 		e.lineAt = k.Offset
-		e.put(piece{text: fmt.Sprintf("[… %s bytes are gone: the gateway keeps only the latest output …]\n", count(k.Gap)), at: k.Offset - k.Gap}, k.Offset)
+		e.put(piece{text: fmt.Sprintf("[… %s bytes are gone: the gateway keeps only the latest output …]\n", count(k.Offset-k.From)), at: k.From}, k.Offset)
 		e.next = k.Offset
 		return
 	}

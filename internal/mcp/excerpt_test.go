@@ -12,7 +12,7 @@ import (
 // feed gives an excerpt a text in chunks of n bytes.
 func feed(e *excerpt, text string, n int) {
 	for at := 0; at < len(text); at += n {
-		e.add(client.Chunk{Offset: int64(at), Data: []byte(text[at:min(at+n, len(text))])})
+		e.add(client.Event{Offset: int64(at), Data: []byte(text[at:min(at+n, len(text))])})
 	}
 }
 
@@ -69,7 +69,7 @@ func TestLongOutputIsCutWithItsOffset(t *testing.T) {
 			}
 			p := newExcerpt(from, headChars+tailChars, 0)
 			for at := from; at < int64(len(text)) && !p.full; at += 1000 {
-				p.add(client.Chunk{Offset: at, Data: []byte(text[at:min(at+1000, int64(len(text)))])})
+				p.add(client.Event{Offset: at, Data: []byte(text[at:min(at+1000, int64(len(text)))])})
 			}
 			if !p.full {
 				p.end(false)
@@ -103,8 +103,8 @@ func TestProgressBarsAreOneLine(t *testing.T) {
 // TestLostOutputIsNamed: bytes that the gateway no longer has are no silent hole.
 func TestLostOutputIsNamed(t *testing.T) {
 	e := newExcerpt(0, headChars, tailChars)
-	e.add(client.Chunk{Offset: 1_000_000, Gap: 1_000_000})
-	e.add(client.Chunk{Offset: 1_000_000, Data: []byte("rest\n")})
+	e.add(client.Event{Type: client.EventGap, Offset: 1_000_000})
+	e.add(client.Event{Offset: 1_000_000, Data: []byte("rest\n")})
 	e.end(false)
 	if got := e.text(); got != "[… 1,000,000 bytes are gone: the gateway keeps only the latest output …]\nrest" {
 		t.Errorf("%q", got)
@@ -114,7 +114,7 @@ func TestLostOutputIsNamed(t *testing.T) {
 // TestHalfACharacterWaits for its other half, in the next answer.
 func TestHalfACharacterWaits(t *testing.T) {
 	e := newExcerpt(0, headChars, tailChars)
-	e.add(client.Chunk{Data: []byte("a\xe2\x82")})
+	e.add(client.Event{Data: []byte("a\xe2\x82")})
 	e.end(true)
 	if e.text() != "a" || e.next != 1 {
 		t.Errorf("%q, next %d", e.text(), e.next)
@@ -126,7 +126,7 @@ func TestPatternSeesLines(t *testing.T) {
 	e := newExcerpt(0, headChars, tailChars)
 	var seen []string
 	e.onLine = func(line string) { seen = append(seen, line) }
-	e.add(client.Chunk{Data: []byte("one\ntwo\nPassword: ")})
+	e.add(client.Event{Data: []byte("one\ntwo\nPassword: ")})
 	if got := strings.Join(seen, "|"); got != "one|two|Password: " {
 		t.Errorf("%q", got)
 	}

@@ -15,7 +15,7 @@ import (
 
 // output is what a client reads of a command, a process or a terminal.
 type output interface {
-	Next(context.Context) (client.Chunk, error)
+	Next(context.Context) (client.Event, error)
 }
 
 // follow says how long to read an output.
@@ -71,10 +71,10 @@ func (k *call) read(ctx context.Context, o output, e *excerpt, f follow) (stoppe
 		if k.progress != nil {
 			wake = earlier(wake, nextProgress)
 		}
-		chunk, err := next(ctx, o, wake)
+		event, err := next(ctx, o, wake)
 		now := time.Now()
 		switch {
-		case errors.Is(err, io.EOF):
+		case errors.Is(err, io.EOF), errors.As(err, new(*client.OutcomeUnknownError)):
 			e.end(false)
 			return ended, nil
 		case errors.Is(err, errPortOpen):
@@ -91,15 +91,14 @@ func (k *call) read(ctx context.Context, o output, e *excerpt, f follow) (stoppe
 		case err != nil:
 			e.end(true)
 			return due, err
-		case chunk.Control != nil:
-		default:
-			if chunk.Snapshot || chunk.Replay {
+		case event.Type == client.EventStdout, event.Type == client.EventStderr, event.Type == client.EventData, event.Type == client.EventGap:
+			if event.Snapshot || event.Replay {
 				replayed = now
 			} else {
 				lastOutput = now
 			}
-			if !chunk.Snapshot {
-				e.add(chunk)
+			if !event.Snapshot {
+				e.add(event)
 			}
 		}
 		if k.progress != nil && !now.Before(nextProgress) {
@@ -122,7 +121,7 @@ func (k *call) read(ctx context.Context, o output, e *excerpt, f follow) (stoppe
 // isLost reports whether there is no gateway at the moment.
 func isLost(err error) bool {
 	e, ok := errors.AsType[*protocol.Error](err)
-	return errors.Is(err, client.ErrLost) || ok && e.Code == protocol.ShuttingDown
+	return errors.Is(err, client.ErrConnectionLost) || ok && e.Code == protocol.ShuttingDown
 }
 
 func earlier(a, b time.Time) time.Time {
@@ -138,7 +137,7 @@ var (
 )
 
 // next is o.Next with a time, after which it returns errWake.
-func next(ctx context.Context, o output, wake time.Time) (client.Chunk, error) {
+func next(ctx context.Context, o output, wake time.Time) (client.Event, error) {
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
 	timer := time.AfterFunc(time.Until(wake), func() { cancel(errWake) })

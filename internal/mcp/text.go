@@ -116,7 +116,7 @@ func failureText(err error) string {
 	switch {
 	case errors.As(err, &refused):
 		return sentence(refused.Error()) + advice(refused)
-	case errors.Is(err, client.ErrLost):
+	case errors.Is(err, client.ErrConnectionLost):
 		return sentence("The connection to the gateway was lost: "+err.Error()) + "If this started something, it may run: look at `list` before you start it again."
 	}
 	return sentence(err.Error())

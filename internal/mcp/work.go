@@ -2,7 +2,6 @@ package mcp
 
 import (
 	"context"
-	"crypto/rand"
 	"errors"
 	"fmt"
 	"strconv"
@@ -46,25 +45,36 @@ func (k *call) run(ctx context.Context, a runArgs) (string, error) {
 	if a.TimeoutS < 0 {
 		return "", protocol.InvalidParam("timeout_s", "timeout_s is negative")
 	}
-	starting, cancel := context.WithTimeout(context.WithoutCancel(ctx), startTimeout)
-	defer cancel()
+	session, err := k.sessionOf(ctx, ref)
+	if err != nil {
+		return "", err
+	}
+	// The end of this context also ends the command, until the command is left.
+	starting, cancel := context.WithCancelCause(context.WithoutCancel(ctx))
+	defer cancel(nil)
+	late := time.AfterFunc(startTimeout, func() { cancel(context.DeadlineExceeded) })
+	defer late.Stop()
 	switch {
 	case a.TTY && a.Background:
 		return "", protocol.InvalidParam("tty", "tty and background exclude each other")
 	case a.TTY:
-		return k.runTerminal(ctx, starting, ref, a)
+		return k.runTerminal(ctx, starting, session, a)
 	case a.Background:
-		return k.runProcess(ctx, starting, ref, a)
+		return k.runProcess(ctx, starting, session, a)
 	}
-	q := protocol.Exec{SessionRef: ref, Command: a.Command, WorkingDir: a.CWD, Stdin: a.Stdin, Timeout: timeout(a)}
-	s, err := k.c.Start(starting, q)
+	o := &client.ExecOptions{Cwd: a.CWD, Timeout: timeout(a)}
+	if a.Stdin != nil {
+		o.Stdin = strings.NewReader(*a.Stdin)
+	}
+	s, err := session.ExecStream(starting, a.Command, o)
+	late.Stop()
 	if err != nil {
 		return "", err
 	}
-	defer s.Close()
+	defer s.Detach()
 	text, err := k.readExec(ctx, s, newExcerpt(0, headChars, tailChars), follow{until: k.began.Add(a.YieldS.duration(defaultYield))})
 	if err != nil && k.wasCancelled(ctx) {
-		s.Close() // output that nobody reads would hold up the answer
+		s.Detach()
 		k.end(ctx, "exec.cancel", protocol.ExecCancel{ExecID: s.ID()})
 	}
 	return text, err
@@ -77,27 +87,33 @@ func (k *call) end(ctx context.Context, method string, params any) {
 	_ = k.c.Call(ctx, method, params, nil)
 }
 
-func timeout(a runArgs) *protocol.Seconds {
-	if a.TimeoutS == 0 {
-		return nil
+func timeout(a runArgs) time.Duration { return protocol.Seconds(a.TimeoutS).Duration() }
+
+// sessionOf returns the session that ref names; the zero value is the client's own.
+func (k *call) sessionOf(ctx context.Context, ref protocol.SessionRef) (*client.Session, error) {
+	switch {
+	case ref.SessionID != "":
+		return k.c.SessionWithID(ref.SessionID), nil
+	case ref.Session == "":
+		return &k.c.Session, nil
 	}
-	return new(protocol.Seconds(a.TimeoutS))
+	return k.c.GetSession(ctx, ref.Session)
 }
 
 // readExec reads the output of a command and makes the answer.
-func (k *call) readExec(ctx context.Context, s *client.Stream, e *excerpt, f follow) (string, error) {
+func (k *call) readExec(ctx context.Context, s *client.Command, e *excerpt, f follow) (string, error) {
 	why, err := k.read(ctx, s, e, f)
 	if err != nil {
 		return "", err
 	}
 	k.Seen.set(s.ID(), e.next)
-	exit := s.Exit()
 	k.noteAvailable(ctx, s.ID(), e)
 	if why == ended {
+		exit := s.Exit()
 		if exit.Error != nil {
 			return "", &unknownOutcome{exit.Error, s.ID(), e.text()}
 		}
-		return joined(execLine(&exit), e.text()), nil
+		return joined(execLine(exit), e.text()), nil
 	}
 	state := "still running"
 	if e.next == 0 {
@@ -129,17 +145,23 @@ func (k *call) noteAvailable(ctx context.Context, id string, e *excerpt) {
 	}
 	ctx, cancel := context.WithTimeout(ctx, askTimeout)
 	defer cancel()
-	attach := k.c.Attach
 	if kindOf(id) == processKind {
-		attach = k.c.Follow
+		var logs protocol.Logs
+		q := protocol.ProcessLogs{ProcessID: id, Offset: from, MaxBytes: new(int64(1))}
+		if err := k.c.Call(ctx, "process.logs", q, &logs); err == nil && logs.Gap != nil {
+			e.available = logs.Gap.To
+		}
+		return
 	}
-	s, err := attach(ctx, id, from)
+	s, err := k.c.AttachCommand(ctx, id, from)
 	if err != nil {
 		return
 	}
-	defer s.Close()
-	if chunk, err := s.Next(ctx); err == nil && chunk.Gap > 0 {
-		e.available = chunk.Offset
+	defer s.Detach()
+	for range 2 { // its start, and what comes after it
+		if event, err := s.Next(ctx); err == nil && event.Type == client.EventGap {
+			e.available = event.Offset
+		}
 	}
 }
 
@@ -166,35 +188,24 @@ func (k *call) queuedBehind(ctx context.Context, id, state string) string {
 }
 
 // runProcess starts a background process. The answer comes after its end, or after a second.
-func (k *call) runProcess(ctx, starting context.Context, ref protocol.SessionRef, a runArgs) (string, error) {
-	id, err := k.c.SessionID(starting, ref)
-	if err != nil {
-		return "", err
-	}
-	q := protocol.ProcessStart{
-		SessionRef: protocol.SessionRef{SessionID: id}, Command: a.Command, WorkingDir: a.CWD, Timeout: timeout(a), Stdin: "open", RequestKey: rand.Text(),
-	}
-	var p protocol.ProcessStarted
-	err = k.c.Call(starting, "process.start", q, &p)
-	for errors.Is(err, client.ErrLost) && starting.Err() == nil {
-		err = k.c.Call(starting, "process.start", q, &p) // the key makes it start once
-	}
+func (k *call) runProcess(ctx, starting context.Context, session *client.Session, a runArgs) (string, error) {
+	p, err := session.StartProcess(starting, a.Command, &client.ProcessOptions{Cwd: a.CWD, Timeout: timeout(a), OpenStdin: true})
 	if err != nil {
 		return "", err
 	}
 	if a.Stdin != nil {
 		text, encoding := protocol.EncodeBytes([]byte(*a.Stdin))
-		if err := k.c.Call(ctx, "process.input", protocol.ProcessInput{ProcessID: p.ProcessID, Data: text, Encoding: encoding, EOF: true}, nil); !endedBefore(err) {
-			return "", fmt.Errorf("stdin of %s: %w", p.ProcessID, err)
+		if err := k.c.Call(ctx, "process.input", protocol.ProcessInput{ProcessID: p.ID(), Data: text, Encoding: encoding, EOF: true}, nil); !endedBefore(err) {
+			return "", fmt.Errorf("stdin of %s: %w", p.ID(), err)
 		}
 	}
 	wait := backgroundYield
 	if a.YieldS != nil {
 		wait = a.YieldS.duration(0)
 	}
-	text, err := k.readProcess(ctx, p.ProcessID, newExcerpt(0, headChars, tailChars), follow{until: time.Now().Add(wait)})
+	text, err := k.readProcess(ctx, p.ID(), newExcerpt(0, headChars, tailChars), follow{until: time.Now().Add(wait)})
 	if err != nil && k.wasCancelled(ctx) {
-		k.end(ctx, "process.kill", protocol.ProcessKill{ProcessID: p.ProcessID})
+		k.end(ctx, "process.kill", protocol.ProcessKill{ProcessID: p.ID()})
 	}
 	return text, err
 }
@@ -207,7 +218,11 @@ func endedBefore(err error) bool {
 
 // readProcess reads the output of a process and makes the answer.
 func (k *call) readProcess(ctx context.Context, id string, e *excerpt, f follow) (string, error) {
-	s, err := k.c.Follow(ctx, id, e.next)
+	p, err := k.c.GetProcess(ctx, id)
+	if err != nil {
+		return "", err
+	}
+	s, err := p.StreamLogs(ctx, e.next)
 	if err != nil {
 		return "", err
 	}
@@ -217,27 +232,27 @@ func (k *call) readProcess(ctx context.Context, id string, e *excerpt, f follow)
 		return "", err
 	}
 	k.Seen.set(id, e.next)
-	p := s.Process()
 	k.noteAvailable(ctx, id, e)
 	if why == ended {
-		return joined(processLine(&p), e.text()), nil
+		info := p.Info()
+		return joined(processLine(&info), e.text()), nil
 	}
 	return joined(k.pendingLine(why, id, "running in the background"), e.text()), nil
 }
 
 // runTerminal opens a terminal.
-func (k *call) runTerminal(ctx, starting context.Context, ref protocol.SessionRef, a runArgs) (string, error) {
+func (k *call) runTerminal(ctx, starting context.Context, session *client.Session, a runArgs) (string, error) {
 	if a.Stdin != nil || a.TimeoutS != 0 {
 		return "", protocol.InvalidParam("tty", "a terminal has no stdin and no timeout_s: use send and stop")
 	}
-	t, err := k.c.OpenTerminal(starting, protocol.TermOpen{SessionRef: ref, Command: a.Command, WorkingDir: a.CWD, Cols: termCols, Rows: termRows})
+	t, err := session.OpenTerminal(starting, client.TerminalOptions{Command: a.Command, Cwd: a.CWD, Cols: termCols, Rows: termRows})
 	if err != nil {
 		return "", err
 	}
-	defer t.Close()
+	defer t.Detach()
 	text, err := k.readTerminal(ctx, t, follow{until: k.began.Add(a.YieldS.duration(defaultYield)), quiet: openQuiet})
 	if err != nil && k.wasCancelled(ctx) {
-		t.Close()
+		t.Detach()
 		k.end(ctx, "term.close", protocol.TermClose{TermID: t.ID()})
 	}
 	return text, err
@@ -290,11 +305,11 @@ func (k *call) follow(ctx context.Context, id string, offset *int64, f follow) (
 	switch kindOf(id) {
 	case execKind:
 		e := k.excerptOf(id, offset)
-		s, err := k.c.Attach(ctx, id, e.next)
+		s, err := k.c.AttachCommand(ctx, id, e.next)
 		if err != nil {
 			return "", err
 		}
-		defer s.Close()
+		defer s.Detach()
 		return k.readExec(ctx, s, e, f)
 	case processKind:
 		return k.readProcess(ctx, id, k.excerptOf(id, offset), f)
@@ -302,11 +317,11 @@ func (k *call) follow(ctx context.Context, id string, offset *int64, f follow) (
 		if offset != nil {
 			return "", protocol.InvalidParam("offset", "a terminal has a screen and no offsets")
 		}
-		t, err := k.c.AttachTerminal(ctx, id, false, 0, 0)
+		t, err := k.c.AttachTerminal(ctx, id, &client.AttachOptions{Mode: "view"})
 		if err != nil {
 			return "", err
 		}
-		defer t.Close()
+		defer t.Detach()
 		if f.line == nil && f.quiet == 0 {
 			f.quiet = waitQuiet
 		}

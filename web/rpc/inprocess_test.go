@@ -17,7 +17,7 @@ import (
 // inProcess is a Go client that reaches the server without a socket.
 func (g *server) inProcess(who auth.Principal) *client.Client {
 	g.T.Helper()
-	c, err := client.Dial(g.T.Context(), client.Options{Dial: func(context.Context) (net.Conn, error) {
+	c, err := client.Connect(g.T.Context(), client.Options{Dial: func(context.Context) (net.Conn, error) {
 		return g.clients.Connect(&auth.Grant{Principal: who}, "test")
 	}})
 	if err != nil {
@@ -30,13 +30,13 @@ func (g *server) inProcess(who auth.Principal) *client.Client {
 func TestClientInProcess(t *testing.T) {
 	g := start(t, withTokens)
 	ann, viewer := g.inProcess(auth.Principal{Subject: "ann", Role: auth.User}), g.inProcess(auth.Principal{Subject: "ann", Role: auth.Viewer})
-	r, err := ann.Run(t.Context(), protocol.Exec{Command: "cd /usr; pwd"})
+	r, err := ann.Exec(t.Context(), "cd /usr; pwd", nil)
 	if err != nil || r.Stdout != "/usr\n" {
-		t.Fatalf("%q, %v", r.Stdout, err)
+		t.Fatalf("%+v, %v", r, err)
 	}
-	_, err = viewer.Run(t.Context(), protocol.Exec{Command: "pwd"})
+	_, err = viewer.Exec(t.Context(), "pwd", nil)
 	testkit.WantCode(t, err, protocol.Forbidden)
-	s, err := ann.Start(t.Context(), protocol.Exec{Command: "head -c 3000000 /dev/zero | tr '\\0' x"})
+	s, err := ann.ExecStream(t.Context(), "head -c 3000000 /dev/zero | tr '\\0' x", nil)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -59,7 +59,7 @@ func TestClientInProcess(t *testing.T) {
 	}
 	ann.Close()
 	testkit.Eventually(t, "the connection has ended", func() bool { return g.Series("trl_connections", "in_process") == 1 })
-	if _, err := g.inProcess(auth.Principal{Subject: "ann", Role: auth.User}).Run(t.Context(), protocol.Exec{Command: "pwd"}); err != nil {
+	if _, err := g.inProcess(auth.Principal{Subject: "ann", Role: auth.User}).Exec(t.Context(), "pwd", nil); err != nil {
 		t.Error(err)
 	}
 }

@@ -61,7 +61,7 @@ func connectAs(t testing.TB, transport sdk.Transport, version string) *host {
 func inMemory(t testing.TB, g *rig.Server, c mcp.Config) *host {
 	t.Helper()
 	c.Dial = func(ctx context.Context) (*client.Client, error) {
-		return client.Dial(ctx, client.Options{URL: "http://" + g.Addr, AwaitSuccessor: true})
+		return client.Connect(ctx, client.Options{URL: "http://" + g.Addr, AwaitSuccessor: true})
 	}
 	if c.Seen == nil {
 		c.Seen = mcp.NewSeen()

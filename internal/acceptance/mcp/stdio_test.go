@@ -25,7 +25,7 @@ import (
 // sessions lists the live sessions of a gateway by name.
 func sessions(t testing.TB, g *rig.Server) (names []string) {
 	t.Helper()
-	c, err := client.Dial(t.Context(), client.Options{URL: "http://" + g.Addr})
+	c, err := client.Connect(t.Context(), client.Options{URL: "http://" + g.Addr})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -13,7 +13,6 @@ import (
 	"trl/client"
 	"trl/internal/rig"
 	"trl/internal/testkit"
-	"trl/protocol"
 )
 
 // relay passes connections on to a gateway, which may be exchanged.
@@ -120,13 +119,17 @@ func (r *relay) pointTo(to string) {
 // another epoch, which knows no key, does not run it again, although it has a session of the same name.
 func TestNothingIsRepeatedInANewEpoch(t *testing.T) {
 	for _, session := range []string{"", "build"} {
-		for what, begin := range map[string]func(ctx context.Context, c *client.Client, ref protocol.SessionRef, command string) error{
-			"Start": func(ctx context.Context, c *client.Client, ref protocol.SessionRef, command string) error {
-				_, err := c.Start(ctx, protocol.Exec{SessionRef: ref, Command: command})
+		for what, begin := range map[string]func(ctx context.Context, s *client.Session, command string) error{
+			"ExecStream": func(ctx context.Context, s *client.Session, command string) error {
+				_, err := s.ExecStream(ctx, command, nil)
 				return err
 			},
-			"OpenTerminal": func(ctx context.Context, c *client.Client, ref protocol.SessionRef, command string) error {
-				_, err := c.OpenTerminal(ctx, protocol.TermOpen{SessionRef: ref, Command: command, Cols: 80, Rows: 24})
+			"StartProcess": func(ctx context.Context, s *client.Session, command string) error {
+				_, err := s.StartProcess(ctx, command, nil)
+				return err
+			},
+			"OpenTerminal": func(ctx context.Context, s *client.Session, command string) error {
+				_, err := s.OpenTerminal(ctx, client.TerminalOptions{Command: command, Cols: 80, Rows: 24})
 				return err
 			},
 		} {
@@ -145,25 +148,26 @@ func TestNothingIsRepeatedInANewEpoch(t *testing.T) {
 					}
 					g := start()
 					r := newRelay(t, g.Addr)
-					c, err := client.Dial(ctx, client.Options{URL: "http://" + r.Addr().String()})
+					c, err := client.Connect(ctx, client.Options{URL: "http://" + r.Addr().String()})
 					if err != nil {
 						t.Fatal(err)
 					}
 					defer c.Close()
-					ref := protocol.SessionRef{Session: session}
-					if session == "" { // the Client asks for the id of the default session once, and for that of another session each time
-						if _, err := c.Run(ctx, protocol.Exec{Command: ":"}); err != nil {
+					s := &c.Session
+					if session != "" {
+						if s, err = c.GetSession(ctx, session); err != nil {
 							t.Fatal(err)
 						}
-						r.dropAnswers(0)
-					} else {
-						r.dropAnswers(1)
 					}
+					if _, err := s.Exec(ctx, ":", nil); err != nil { // asks for the id of the default session
+						t.Fatal(err)
+					}
+					r.dropAnswers(0)
 					file := filepath.Join(t.TempDir(), "runs")
 					runs := func() string { b, _ := os.ReadFile(file); return string(b) }
 					done := make(chan error, 1)
 					go func() { // waited for below
-						done <- begin(ctx, c, ref, "echo run >>"+file+"; sleep 600")
+						done <- begin(ctx, s, "echo run >>"+file+"; sleep 600")
 					}()
 					testkit.Eventually(t, "the command runs", func() bool { return runs() != "" })
 					if anew {
@@ -173,9 +177,9 @@ func TestNothingIsRepeatedInANewEpoch(t *testing.T) {
 					}
 					r.pointTo(g.Addr)
 					err = <-done
-					e, refused := errors.AsType[*protocol.Error](err)
+					lost, ok := errors.AsType[*client.ConnectionLostError](err)
 					switch {
-					case anew && (!refused || e.Code != protocol.SessionLost):
+					case anew && (!ok || lost.Outcome != client.OutcomeUnknown):
 						t.Errorf("in a new epoch: %v", err)
 					case !anew && err != nil:
 						t.Errorf("in the same epoch: %v", err)

@@ -37,7 +37,7 @@ func (b *Bench) Run(ctx context.Context) (err error) {
 	defer cancel()
 	o := b.Options
 	o.OnLost = nil
-	c, err := client.Dial(ctx, o)
+	c, err := client.Connect(ctx, o)
 	if err != nil {
 		return err
 	}
@@ -112,10 +112,7 @@ func ping(ctx context.Context, c *client.Client) error { return c.Call(ctx, "sys
 
 // runNothing is the shortest command there is.
 func runNothing(ctx context.Context, c *client.Client, id string) error {
-	r, err := c.Run(ctx, protocol.Exec{SessionRef: protocol.SessionRef{SessionID: id}, Command: ":"})
-	if err == nil && (r.ExitCode == nil || *r.ExitCode != 0) {
-		err = fmt.Errorf("exec.run of `:`: %+v", r.ExecExit)
-	}
+	_, err := c.SessionWithID(id).Exec(ctx, ":", &client.ExecOptions{Check: true})
 	return err
 }
 
@@ -136,7 +133,7 @@ func (b *Bench) rate(ctx context.Context, s *sessions) ([]figure.Figure, error) 
 	clients := make([]*client.Client, b.Sessions)
 	ids := make([]string, b.Sessions)
 	for i := range clients {
-		c, err := client.Dial(ctx, b.Options)
+		c, err := client.Connect(ctx, b.Options)
 		if err != nil {
 			return nil, err
 		}
@@ -198,11 +195,11 @@ func (b *Bench) stream(ctx context.Context, s *sessions) ([]figure.Figure, error
 	}
 	n := b.MiB << 20
 	asJSON := func() error {
-		st, err := s.c.Start(ctx, protocol.Exec{SessionRef: protocol.SessionRef{SessionID: id}, Command: Text(n)})
+		st, err := s.c.SessionWithID(id).ExecStream(ctx, Text(n), nil)
 		if err != nil {
 			return err
 		}
-		defer st.Close()
+		defer st.Detach()
 		var got counter
 		if _, err := st.Copy(ctx, &got, io.Discard); err != nil {
 			return err
@@ -295,11 +292,11 @@ func (b *Bench) keystroke(ctx context.Context, s *sessions) ([]figure.Figure, er
 	if err != nil {
 		return nil, err
 	}
-	t, err := s.c.OpenTerminal(ctx, protocol.TermOpen{SessionRef: protocol.SessionRef{SessionID: id}, Cols: 1000, Rows: 24, Command: "echo ready; exec cat >/dev/null"})
+	t, err := s.c.SessionWithID(id).OpenTerminal(ctx, client.TerminalOptions{Cols: 1000, Rows: 24, Command: "echo ready; exec cat >/dev/null"})
 	if err != nil {
 		return nil, err
 	}
-	defer t.Close()
+	defer t.Detach()
 	for seen := 0; seen < len("ready\r\n"); {
 		chunk, err := t.Next(ctx)
 		if err != nil {
@@ -308,7 +305,7 @@ func (b *Bench) keystroke(ctx context.Context, s *sessions) ([]figure.Figure, er
 		seen += len(chunk.Data)
 	}
 	took, err := Turns(b.Time, lineLength, func() error { return ping(ctx, s.c) }, func() error {
-		if err := t.Input(ctx, []byte("x")); err != nil {
+		if err := t.Write(ctx, []byte("x")); err != nil {
 			return err
 		}
 		_, err := t.Next(ctx)

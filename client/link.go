@@ -3,7 +3,6 @@ package client
 import (
 	"cmp"
 	"context"
-	"encoding/base64"
 	"errors"
 	"fmt"
 	"strconv"
@@ -23,12 +22,13 @@ import (
 type link struct {
 	t         transport
 	createdAt time.Time
-	onEvent   func(protocol.Event) // set once; gets events that belong to no stream
-	frames    chan []byte          // to writeLoop; unbuffered: a frame handed over is being written
-	closing   chan struct{}        // closed by close, and by the loop that fails first
-	read      chan struct{}        // closed when readLoop is done: nothing will be delivered any more
-	wrote     chan struct{}        // closed when writeLoop is done
-	lossNoted bool                 // guarded by Client.mu; a caller has noticed the loss
+	onEvent   func(e protocol.Event, own bool) // set once; gets every event but output; own: it belongs to one of our streams
+	epoch     string                           // set before the link is used; see protocol.Pong
+	frames    chan []byte                      // to writeLoop; unbuffered: a frame handed over is being written
+	closing   chan struct{}                    // closed by close, and by the loop that fails first
+	read      chan struct{}                    // closed when readLoop is done: nothing will be delivered any more
+	wrote     chan struct{}                    // closed when writeLoop is done
+	lossNoted bool                             // guarded by Client.mu; a caller has noticed the loss
 
 	mu          sync.Mutex
 	err         error            // guarded by mu; why the link died
@@ -40,8 +40,8 @@ type link struct {
 	streams     map[string]*feed // guarded by mu; by stream_id
 	abandoned   map[string]*feed // guarded by mu; by stream_id; feeds that nobody reads any more: later output is dropped
 	opening     int              // guarded by mu; how many calls have a feed
-	detach      [][]byte         // guarded by mu; requests to send before any later one
-	waiting     chan struct{}    // one token: detach is not empty
+	posted      [][]byte         // guarded by mu; requests to send before any later one
+	waiting     chan struct{}    // one token: posted is not empty
 }
 
 // call is one request that waits for its answer.
@@ -51,22 +51,28 @@ type call struct {
 	detaches *feed      // not nil: nothing comes on its stream after the answer
 }
 
-// feed receives the events of one stream from the reader. It is short: if its Stream is not read, the reader stops, TCP fills up, and the server slows
-// the command down. This is the flow control that PROTOCOL.md describes.
+// feed holds the events of one stream until its reader takes them. The server sends at most windowBytes of output beyond those that the reader has
+// acknowledged, so a feed that nobody reads stays small and holds nobody up. The link's reader waits only for a feed that exceeds twice that, which a
+// server does that knows no window.
 type feed struct {
-	events chan event
-	once   sync.Once
-	done   chan struct{} // closed by end: drop later events
-	why    error         // set before done is closed
+	once sync.Once
+	done chan struct{} // closed by end: drop later events
+	why  error         // set before done is closed
 
-	kind       string // set once; exec, process or term
-	id         string // guarded by link.mu; which one; empty until the answer says it
-	stream     string // guarded by link.mu; empty until the answer says it
-	detachSent bool   // guarded by link.mu; the server was asked to send no more
+	kind   string // set once; exec, process or term
+	id     string // guarded by link.mu; which one; empty until the answer says it
+	stream string // guarded by link.mu; empty until the answer says it
+	detach bool   // guarded by link.mu; the server was asked to send no more
+
+	mu      sync.Mutex
+	events  []Event       // guarded by mu
+	held    int           // guarded by mu; bytes in events
+	arrived chan struct{} // one token: events is not empty
+	taken   chan struct{} // one token: events has shrunk
 }
 
 func newFeed(kind, id string) *feed {
-	return &feed{events: make(chan event, feedDepth), done: make(chan struct{}), kind: kind, id: id}
+	return &feed{kind: kind, id: id, done: make(chan struct{}), arrived: make(chan struct{}, 1), taken: make(chan struct{}, 1)}
 }
 
 // end ends the feed. It is idempotent; the first reason counts.
@@ -75,6 +81,51 @@ func (f *feed) end(why error) {
 		f.why = why
 		close(f.done)
 	})
+}
+
+// put adds an event. It waits while the feed is full, until the feed or the link ends.
+func (f *feed) put(e Event, closing <-chan struct{}) {
+	for {
+		f.mu.Lock()
+		if f.held <= 2*windowBytes {
+			f.events = append(f.events, e)
+			f.held += len(e.Data)
+			f.mu.Unlock()
+			signal(f.arrived)
+			return
+		}
+		f.mu.Unlock()
+		select {
+		case <-f.taken:
+		case <-f.done:
+			return
+		case <-closing:
+			return
+		}
+	}
+}
+
+// take returns the next event, if there is one.
+func (f *feed) take() (e Event, ok bool) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if len(f.events) == 0 {
+		return e, false
+	}
+	e = f.events[0]
+	f.events[0] = Event{}
+	f.events = f.events[1:]
+	f.held -= len(e.Data)
+	signal(f.taken)
+	return e, true
+}
+
+// signal puts a token into a channel that holds one.
+func signal(token chan struct{}) {
+	select {
+	case token <- struct{}{}:
+	default:
+	}
 }
 
 // frame is any message from the server.
@@ -86,28 +137,9 @@ type frame struct {
 	Event string          `json:"event"`
 }
 
-// event is one decoded event of a stream: exactly one field is set.
-type event struct {
-	chunk   *Chunk
-	exec    *protocol.ExecExit
-	process *protocol.ProcessInfo
-	term    *protocol.TermInfo
-}
-
-// output is the data of exec.output, process.output and term.output as it arrives.
-type output struct {
-	StreamID string `json:"stream_id"`
-	Offset   int64  `json:"offset"`
-	Stream   string `json:"stream"`
-	Data     string `json:"data"`
-	Encoding string `json:"encoding"`
-	Replay   bool   `json:"replay"`
-	Snapshot bool   `json:"snapshot"`
-}
-
 var errBadFrame = errors.New("unintelligible frame from the server") // the same frame would come again, so the Client does not connect again
 
-func newLink(t transport, onEvent func(protocol.Event)) *link {
+func newLink(t transport, onEvent func(protocol.Event, bool)) *link {
 	l := &link{
 		t: t, onEvent: onEvent, createdAt: time.Now(),
 		frames: make(chan []byte), closing: make(chan struct{}), read: make(chan struct{}), wrote: make(chan struct{}),
@@ -162,7 +194,7 @@ func (l *link) lost() error {
 // lostError is lost in the form for callers.
 func (l *link) lostError() error {
 	if why := l.lost(); why != ErrClosed {
-		return fmt.Errorf("%w: %w", ErrLost, why)
+		return &ConnectionLostError{OutcomeUnknown, why}
 	}
 	return ErrClosed
 }
@@ -178,8 +210,8 @@ func (l *link) writeLoop() {
 			return
 		}
 		l.mu.Lock()
-		frames := l.detach
-		l.detach = nil
+		frames := l.posted
+		l.posted = nil
 		l.mu.Unlock()
 		if next != nil {
 			frames = append(frames, next)
@@ -302,86 +334,76 @@ func (l *link) detachAbandonedLocked() {
 		return
 	}
 	for _, f := range l.abandoned {
-		if f.detachSent {
+		if f.detach {
 			continue
 		}
-		f.detachSent = true
-		params, err := json.Marshal(map[string]string{f.kind + "_id": f.id})
-		if err != nil {
-			continue
-		}
-		id := l.registerLocked(&call{answer: make(chan frame, 1), detaches: f})
-		b, err := encode(id, f.kind+".detach", params)
-		if err != nil {
-			continue
-		}
-		l.detach = append(l.detach, b)
-		select {
-		case l.waiting <- struct{}{}:
-		default:
-		}
+		f.detach = true
+		l.postLocked(f.kind+".detach", map[string]string{f.kind + "_id": f.id}, f)
 	}
 }
 
-func (l *link) deliverEvent(name string, data jsontext.Value) error {
-	var (
-		ev event
-		id string
-	)
-	var err error
-	switch name {
-	case "exec.output", "process.output", "term.output":
-		var o output
-		err = json.Unmarshal(data, &o)
-		c := &Chunk{Offset: o.Offset, Stream: o.Stream, Replay: o.Replay, Snapshot: o.Snapshot, Data: []byte(o.Data)}
-		if err == nil && o.Encoding == "base64" {
-			c.Data, err = base64.StdEncoding.DecodeString(o.Data)
-		}
-		ev.chunk, id = c, o.StreamID
-	case "stream.gap":
-		var g protocol.StreamGap
-		err = json.Unmarshal(data, &g)
-		ev.chunk, id = &Chunk{Offset: g.To, Gap: g.To - g.From}, g.StreamID
-	case "term.control":
-		var t protocol.TermControl
-		err = json.Unmarshal(data, &t)
-		ev.chunk, id = &Chunk{Control: &t}, t.StreamID
-	case "exec.exit":
-		ev.exec = new(protocol.ExecExit)
-		err = json.Unmarshal(data, ev.exec)
-		id = ev.exec.StreamID
-	case "process.exit":
-		ev.process = new(protocol.ProcessInfo)
-		err = json.Unmarshal(data, ev.process)
-		id = ev.process.StreamID
-	case "term.exit":
-		ev.term = new(protocol.TermInfo)
-		err = json.Unmarshal(data, ev.term)
-		id = ev.term.StreamID
+// post sends a request whose answer does not matter. It does not wait.
+func (l *link) post(method string, params any) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.postLocked(method, params, nil)
+}
+
+// ack tells the server that the events of a feed were read up to an offset. It does not wait.
+func (l *link) ack(f *feed, offset int64) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.postLocked("stream.ack", protocol.StreamAck{StreamID: f.stream, Offset: offset}, nil)
+}
+
+// postLocked is post. If it detaches from a feed, nothing comes for the feed after the answer. mu is held.
+func (l *link) postLocked(method string, params any, detaches *feed) {
+	raw, err := json.Marshal(params)
+	if err != nil {
+		return
 	}
+	b, err := encode(l.registerLocked(&call{answer: make(chan frame, 1), detaches: detaches}), method, raw)
+	if err != nil {
+		return
+	}
+	l.posted = append(l.posted, b)
+	signal(l.waiting)
+}
+
+// deliverEvent passes on one event. Only output, gaps and what belongs to a terminal's picture are for the stream alone; all others are told to the
+// Client as well.
+func (l *link) deliverEvent(name string, data jsontext.Value) error {
+	e, id, err := readEvent(name, data)
 	if err != nil {
 		return fmt.Errorf("%s: %w", name, err)
 	}
 	l.mu.Lock()
+	if e.Type == EventResized {
+		id = l.streamOfLocked("term", e.Resized.TermID)
+	}
 	to, left := l.streams[id], l.abandoned[id] != nil
 	l.wasUseful = l.wasUseful || to != nil
-	if ev.chunk == nil {
-		delete(l.streams, id) // an exit is the last event of its stream
+	if e.ends() {
+		delete(l.streams, id)
 		delete(l.abandoned, id)
 	}
 	l.mu.Unlock()
 	if to != nil {
-		select {
-		case to.events <- ev:
-		case <-to.done:
-		case <-l.closing:
-		}
-		return nil
+		to.put(e, l.closing)
 	}
-	if l.onEvent != nil && !left {
-		l.onEvent(protocol.Event{Name: name, Data: data})
+	if !e.isOutput() && l.onEvent != nil {
+		l.onEvent(protocol.Event{Name: name, Data: data}, to != nil || left)
 	}
 	return nil
+}
+
+func (l *link) streamOfLocked(kind, id string) string {
+	for stream, f := range l.streams {
+		if f.kind == kind && f.id == id {
+			return stream
+		}
+	}
+	return ""
 }
 
 // send writes one request and returns its call. params is encoded JSON or nil.
@@ -399,7 +421,11 @@ func (l *link) send(ctx context.Context, method string, params jsontext.Value, t
 	case l.frames <- b:
 		return id, c, nil
 	case <-l.closing:
-		return 0, nil, l.lostError()
+		err := l.lostError()
+		if lost, ok := err.(*ConnectionLostError); ok {
+			lost.Outcome = OutcomeUnsent
+		}
+		return 0, nil, err
 	case <-ctx.Done():
 		l.forget(id)
 		return 0, nil, context.Cause(ctx)

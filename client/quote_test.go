@@ -1,4 +1,4 @@
-package cli
+package client
 
 import (
 	"os/exec"
@@ -12,12 +12,8 @@ import (
 func TestQuoteIsReadBackAsItWas(t *testing.T) {
 	testkit.StartsProcesses(t)
 	words := []string{"", "plain", "a b", "it's", "$HOME", "`id`", "*", "~", "\\", "\"", "a\nb", "-n", "x=y", "é", "#", "!", "{a,b}", "'", "''"}
-	quoted := make([]string, len(words))
-	for i, w := range words {
-		quoted[i] = quote(w)
-	}
 	for _, sh := range []string{"sh", "bash"} {
-		out, err := exec.Command(sh, "-c", `printf '%s\0' `+strings.Join(quoted, " ")).Output()
+		out, err := exec.Command(sh, "-c", `printf '%s\0' `+Quote(words...)).Output()
 		if err != nil {
 			t.Fatal(err)
 		}
