@@ -88,7 +88,7 @@ func (c *Conn) Peer() Node { return c.peer }
 // Version returns the version of the link protocol that both ends speak.
 func (c *Conn) Version() int { return c.version }
 
-// Over is closed when the link has ended at this end: by Close, by Drop, or after an error of Read or Send.
+// Over is closed when the link has ended at this end: by Close, by Drop, or after an error of Read.
 func (c *Conn) Over() <-chan struct{} { return c.over }
 
 // BeforeLarge sets a function, once and before Read. Read calls it before it reads more than KeepBuffer of a message; it may fail.
@@ -134,12 +134,17 @@ func (c *Conn) readAll(buf []byte, r io.Reader) ([]byte, error) {
 	}
 }
 
-// Send writes a message. It waits as long as the other end takes something within the time of Limits.Stall. After an error the link is over.
+// Send writes a message. It waits as long as the other end takes something within the time of Limits.Stall. After an error nothing more can be sent.
+// Read then fails within a second, and its error is the one that counts: the other end may have closed the link.
 func (c *Conn) Send(kind Kind, p []byte) error {
-	if err := c.wire.send(kind, p); err != nil {
-		return c.failed(err)
+	switch err := c.wire.send(kind, p); {
+	case err == nil:
+		return nil
+	case err == ErrClosed || c.isOver():
+		return ErrClosed
+	default:
+		return fmt.Errorf("%w: %w", ErrBroken, err)
 	}
-	return nil
 }
 
 // Frames returns a writer for an accepted link. Who writes to it makes the frames of a WebSocket server itself, each in one or several calls and none
@@ -152,7 +157,7 @@ func (c *Conn) Frames() io.Writer {
 	return frameWriter{c.wire}
 }
 
-// failed ends the link after an error and returns the error that callers see.
+// failed ends the link after an error of a read and returns the error that callers see.
 func (c *Conn) failed(err error) error {
 	var bye websocket.CloseError
 	switch {
@@ -161,13 +166,12 @@ func (c *Conn) failed(err error) error {
 		if bye.Code == websocket.StatusNoStatusRcvd { // such a code cannot be passed on
 			err = &CloseError{Code: int(websocket.StatusNormalClosure)}
 		}
-	case errors.Is(err, ErrSilent), errors.Is(err, ErrStalled):
-		err = fmt.Errorf("%w: %w", ErrBroken, err)
 	case errors.Is(err, websocket.ErrMessageTooBig):
 	case c.isOver():
 		err = ErrClosed
 	default:
-		err = fmt.Errorf("%w: %w", ErrBroken, err)
+		_, write := c.wire.errors()
+		err = fmt.Errorf("%w: %w", ErrBroken, cmp.Or(write, err))
 	}
 	c.Drop()
 	return err

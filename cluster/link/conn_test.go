@@ -88,6 +88,7 @@ func TestCloseCodesPass(t *testing.T) {
 				if _, _, err := closes.Read(); err == nil {
 					t.Error("reads on after its own close")
 				}
+				closing.Wait()
 				if err := closes.Send(Text, []byte("x")); !errors.Is(err, ErrClosed) {
 					t.Errorf("sends after its own close: %v", err)
 				}
@@ -95,6 +96,32 @@ func TestCloseCodesPass(t *testing.T) {
 				reads.Drop()
 			}
 		})
+	}
+}
+
+// Somebody who sends when the other end closes learns why from Read.
+func TestACloseCodePassesASender(t *testing.T) {
+	r := newRig(t, modes(t)[1], Limits{}, nil)
+	for i := range 20 {
+		closes, reads := r.link()
+		if i%2 == 0 {
+			closes, reads = reads, closes
+		}
+		var both sync.WaitGroup
+		both.Go(func() {
+			for reads.Send(Binary, make([]byte, 1000)) == nil {
+			}
+		})
+		both.Go(func() {
+			if _, _, err := closes.Read(); err == nil {
+				closes.Close(4401, "expired")
+			}
+		})
+		_, _, err := reads.Read()
+		if code, _ := CloseCode(err); code != 4401 {
+			t.Errorf("link %d: %v", i, err)
+		}
+		both.Wait()
 	}
 }
 
@@ -123,11 +150,17 @@ var quickLimits = Limits{PingEvery: 100 * time.Millisecond, Silence: 1500 * time
 func TestSilenceEndsALink(t *testing.T) {
 	testkit.TakesLong(t)
 	t.Parallel()
-	r := newRig(t, modes(t)[1], quickLimits, nil)
+	l := quickLimits
+	l.Stall = time.Hour
+	r := newRig(t, modes(t)[1], l, nil)
 	dialled, accepted := r.link()
 	r.proxy.swallow()
 	var both sync.WaitGroup
 	for _, c := range []*Conn{dialled, accepted} {
+		both.Go(func() { // a writer that waits does not delay the end
+			for c.Send(Binary, make([]byte, 64<<10)) == nil {
+			}
+		})
 		both.Go(func() {
 			if _, _, err := c.Read(); !errors.Is(err, ErrSilent) || !errors.Is(err, ErrBroken) {
 				t.Errorf("a link through a black hole ended with %v", err)

@@ -279,12 +279,13 @@ func (d *Dialer) dial(ctx context.Context, u *url.URL, to Peer, h *Hello) (_ *Co
 	defer context.AfterFunc(ctx, func() { sock.Close() })() // the rest of the handshake
 	c, err := upgrade(ctx, u, w)
 	if err != nil {
-		return nil, refusedCertificate(cmp.Or(w.firstError(), err))
+		read, _ := w.errors()
+		return nil, refusedCertificate(cmp.Or(read, err))
 	}
 	version, err := c.introduce(&d.o, to, h, binding)
 	if err != nil {
-		if refused := refusedCertificate(w.firstError()); errors.Is(refused, ErrUntrusted) {
-			err = refused
+		if read, _ := w.errors(); errors.Is(refusedCertificate(read), ErrUntrusted) {
+			err = refusedCertificate(read)
 		}
 		c.Close(int(websocket.StatusPolicyViolation), "handshake")
 		return nil, cmp.Or(ctx.Err(), err)

@@ -78,8 +78,9 @@ type wire struct {
 
 	waitUntil time.Time // owned by the reader; the read deadline
 
-	readMu  sync.Mutex
-	readErr error // guarded by readMu; the first error of a read
+	errMu    sync.Mutex // not mu, which a writer holds as long as it waits
+	readErr  error      // guarded by errMu; the first error of a read
+	writeErr error      // guarded by errMu; the first error of a write
 
 	mu      sync.Mutex
 	left    int64 // guarded by mu; how many bytes of the frame in progress are still to be written
@@ -106,17 +107,17 @@ func (w *wire) Read(p []byte) (int, error) {
 	if errors.Is(err, os.ErrDeadlineExceeded) && !w.sock.final.Load() {
 		err = ErrSilent
 	}
-	w.readMu.Lock()
+	w.errMu.Lock()
 	w.readErr = cmp.Or(w.readErr, err)
-	w.readMu.Unlock()
+	w.errMu.Unlock()
 	return n, err
 }
 
-// firstError returns the first error of a read, or nil.
-func (w *wire) firstError() error {
-	w.readMu.Lock()
-	defer w.readMu.Unlock()
-	return w.readErr
+// errors returns the first error of a read and that of a write; nil: there was none.
+func (w *wire) errors() (read, write error) {
+	w.errMu.Lock()
+	defer w.errMu.Unlock()
+	return w.readErr, w.writeErr
 }
 
 // Write writes what the library writes: the request that opens the connection, and close frames, each in one call.
@@ -148,8 +149,11 @@ func (w *wire) checkLocked() error {
 func (w *wire) putLocked(p []byte) (int, error) {
 	n, err := w.Conn.Write(p)
 	if err != nil {
-		w.fault = err
-		w.sock.Close() // what was written may end inside a frame
+		w.fault = err // what was written may end inside a frame
+		w.errMu.Lock()
+		w.writeErr = err
+		w.errMu.Unlock()
+		w.sock.expireAfter(closeTimeout) // the other end may have said why: Read finds out
 	}
 	return n, err
 }
