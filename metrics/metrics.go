@@ -68,6 +68,7 @@ type Metrics struct {
 	recordings
 	configFile
 	auditLog
+	directory
 
 	buildInfo *prometheus.GaugeVec
 	snapshot  atomic.Pointer[func() PoolNumbers] // set once by Observe; nil before
@@ -125,6 +126,11 @@ type configFile struct {
 type auditLog struct {
 	AuditLost    prometheus.Counter // entries of the audit log that could not be written
 	AuditFailing prometheus.Gauge   // 1 while the audit log cannot be written
+}
+
+type directory struct {
+	DirectoryDegraded prometheus.Gauge // 1 while NATS does not answer; 0 without a cluster
+	ClusterNodes      prometheus.Gauge // nodes that are known, this one among them; 0 without a cluster
 }
 
 // New makes the series and registers them, with the Go and process collectors, on reg. A second New on the same registry panics, because two owners of
@@ -193,6 +199,10 @@ func New(reg prometheus.Registerer) *Metrics {
 		auditLog: auditLog{
 			AuditLost:    counter("trl_audit_lost_total", "Entries of the audit log that could not be written."),
 			AuditFailing: gauge("trl_audit_failing", "1 while the audit log cannot be written."),
+		},
+		directory: directory{
+			DirectoryDegraded: gauge("trl_directory_degraded", "1 while the cluster's directory does not answer."),
+			ClusterNodes:      gauge("trl_cluster_nodes", "Nodes of the cluster that this one knows, itself among them; 0 without a cluster."),
 		},
 		buildInfo: f.NewGaugeVec(prometheus.GaugeOpts{Name: "trl_build_info", Help: "Always 1; the version is in the labels."}, []string{"version", "goversion"}),
 	}

@@ -6,20 +6,35 @@ import (
 	"time"
 )
 
-// ensure makes the bucket if it does not exist: with three replicas if there are three servers, otherwise with one. Nobody tells a client how many
-// servers there are; the servers refuse replicas for which they are too few.
+// ensure makes the bucket after nobody answered. Its error says why another attempt is needed.
 func (b *Bucket) ensure(ctx context.Context) error {
-	if _, err := b.info(ctx); codeOf(err) != codeNoStream {
-		if err == nil {
-			err = again("the bucket exists, but has no leader")
-		}
-		return err
+	existed, err := b.make(ctx)
+	if err == nil && existed {
+		err = again("the bucket exists, but has no leader")
 	}
-	err := b.create(ctx, maxReplicas)
+	return err
+}
+
+// Make makes the bucket if it does not exist. The other calls make it too if nobody answers them; but where somebody subscribes to a Subject, a
+// write to a bucket that does not exist is silent.
+func (b *Bucket) Make(ctx context.Context) error {
+	return b.retry(ctx, func(ctx context.Context) error {
+		_, err := b.make(ctx)
+		return err
+	})
+}
+
+// make makes the bucket with three replicas if there are three servers, otherwise with one. Nobody tells a client how many servers there are; the
+// servers refuse replicas for which they are too few.
+func (b *Bucket) make(ctx context.Context) (existed bool, err error) {
+	if _, err := b.info(ctx); codeOf(err) != codeNoStream {
+		return true, err
+	}
+	err = b.create(ctx, maxReplicas)
 	if tooFewServers(err) {
 		err = b.create(ctx, 1)
 	}
-	return err
+	return false, err
 }
 
 func tooFewServers(err error) bool {

@@ -68,8 +68,9 @@ func folderOf(dir string) string {
 
 // packages says which packages of its own folder a package may import. One that is not listed may import them all.
 var packages = map[string][]string{
-	"cluster/link":          nil,
+	"cluster/directory":     {"cluster/kv", "cluster/node"},
 	"cluster/kv":            nil,
+	"cluster/link":          nil,
 	"cluster/node":          nil,
 	"cluster/placement":     {"cluster/node"},
 	"pool/queue":            nil,

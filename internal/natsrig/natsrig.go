@@ -138,6 +138,14 @@ func (s *Server) Kill() {
 func (s *Server) Stop()     { _ = s.cmd.Process.Signal(syscall.SIGSTOP) }
 func (s *Server) Continue() { _ = s.cmd.Process.Signal(syscall.SIGCONT) }
 
+// Forget removes what a server that is down has stored.
+func (s *Server) Forget() {
+	s.t.Helper()
+	if err := os.RemoveAll(filepath.Join(filepath.Dir(s.conf), "store")); err != nil {
+		s.t.Fatal(err)
+	}
+}
+
 // URL is where clients connect.
 func (s *Server) URL() string { return "nats://127.0.0.1:" + strconv.Itoa(s.Port) }
 

@@ -17,10 +17,13 @@ type Proxy struct {
 
 	mu     sync.Mutex
 	cond   *sync.Cond            // of held and closed
-	held   bool                  // guarded by mu
+	held   direction             // guarded by mu
 	closed bool                  // guarded by mu
 	open   map[net.Conn]struct{} // guarded by mu
 }
+
+// direction says whose bytes are held back.
+type direction struct{ fromClients, fromServer bool }
 
 // NewProxy starts a proxy before the server. It ends with the test.
 func NewProxy(t testing.TB, s *Server) *Proxy {
@@ -59,18 +62,18 @@ func (p *Proxy) relay(c net.Conn) {
 	}
 	defer p.remove(c, up)
 	var both sync.WaitGroup
-	both.Go(func() { p.copy(up, c) })
-	p.copy(c, up)
+	both.Go(func() { p.copy(up, c, func() bool { return p.held.fromClients }) })
+	p.copy(c, up, func() bool { return p.held.fromServer })
 	both.Wait()
 }
 
-func (p *Proxy) copy(to, from net.Conn) {
+func (p *Proxy) copy(to, from net.Conn, held func() bool) {
 	defer to.Close()
 	buf := make([]byte, 32<<10)
 	for {
 		n, err := from.Read(buf)
 		p.mu.Lock()
-		for p.held && !p.closed {
+		for held() && !p.closed {
 			p.cond.Wait()
 		}
 		p.mu.Unlock()
@@ -98,12 +101,15 @@ func (p *Proxy) remove(conns ...net.Conn) {
 }
 
 // Hold holds all bytes back until Release. Connections stay open, and new ones are accepted.
-func (p *Proxy) Hold() { p.hold(true) }
+func (p *Proxy) Hold() { p.hold(direction{true, true}) }
+
+// HoldAnswers holds back only what the server sends.
+func (p *Proxy) HoldAnswers() { p.hold(direction{fromServer: true}) }
 
 // Release lets the bytes that were held back through.
-func (p *Proxy) Release() { p.hold(false) }
+func (p *Proxy) Release() { p.hold(direction{}) }
 
-func (p *Proxy) hold(held bool) {
+func (p *Proxy) hold(held direction) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.held = held
