@@ -1,4 +1,4 @@
-// Package ids makes ids and takes them apart.
+// Package ids makes and parses ids.
 package ids
 
 import (
@@ -10,23 +10,24 @@ import (
 //
 //	kind "-" epoch(8) [tag(6)] random check(4)
 //
-// over a lower-case base-32 alphabet. kind is s, x (exec), p (process), t (terminal) or l (share link); the stream of x, p or t is "st-" and that id.
-// The epoch mark and the check tell an id that an earlier life of the server gave out (SESSION_LOST) from one that
-// somebody made up (SESSION_NOT_FOUND); neither is a secret, the random part is what nobody guesses. The tag finds
-// the session of an exec, a process and the like, so that starting one touches no table that sessions share.
+// in a lower-case base-32 alphabet. kind is s (session), x (exec), p (process), t (terminal), r (recording) or l (share link). The id of a
+// stream is "st-" and the id of its exec, process or terminal. The epoch and the check distinguish an id that an earlier run of the server
+// gave out (SESSION_LOST) from one that somebody invented (SESSION_NOT_FOUND). Neither is secret; the random part cannot be guessed. The
+// tag of an exec, a process or a terminal leads to its session. So these need no table that all sessions share.
 const (
-	epochLen  = 8  // 40 bits: a server restarted every second for a year meets its own mark with 1 : 30,000
-	TagLen    = 6  // unique by construction, see Pool.register
+	epochLen  = 8  // 40 bits: a server that restarts every second for a year uses an epoch twice with a probability of 1 : 30,000
+	TagLen    = 6  // no two sessions have the same, see Pool.register
 	RandomLen = 21 // 105 bits; PROTOCOL.md promises 100
-	MemberLen = 13 // 65 bits: within one session, and behind the principal check
-	checkLen  = 4  // 20 bits: one in a million made-up ids answers "lost", which is no secret
+	MemberLen = 13 // 65 bits: it only distinguishes the work of one session, after the check of the principal
+	checkLen  = 4  // 20 bits: one in a million invented ids is answered with "lost", which reveals nothing
 
 	StreamPrefix = "st-"
 )
 
 const alphabet = "abcdefghijklmnopqrstuvwxyz234567"
 
-// EpochMark makes the mark of an epoch from its name, of which it needs the first letters; base 32 in either case.
+// EpochMark returns the epoch part of ids. It consists of the first letters of the epoch's name, which is in base
+// 32, in lower case. A name that is too short gets a random epoch part.
 func EpochMark(name string) string {
 	if len(name) < epochLen {
 		return Random(epochLen)
@@ -34,7 +35,7 @@ func EpochMark(name string) string {
 	return strings.ToLower(name[:epochLen])
 }
 
-// Random is n letters of 5 random bits each.
+// Random returns n letters with 5 random bits each.
 func Random(n int) string {
 	b := make([]byte, n)
 	rand.Read(b) // never fails since Go 1.24
@@ -44,7 +45,7 @@ func Random(n int) string {
 	return string(b)
 }
 
-// New makes an id, prefixed: one allocation for the id and the stream id that contains it.
+// New returns a new id after prefix. With a prefix, one allocation holds both the stream id and the id within it.
 func New(prefix string, kind byte, epoch, tag string, random int) string {
 	var buf [64]byte
 	b := append(buf[:0], prefix...)
@@ -61,20 +62,21 @@ func New(prefix string, kind byte, epoch, tag string, random int) string {
 	return string(append(b, sum[:]...))
 }
 
-// checksum is FNV-1a over all before it. (hash/crc32 works through function variables: what it is given escapes.)
+// checksum returns the check part: FNV-1a of the rest of the id. hash/crc32 would move its argument to the heap, because it calls function
+// variables.
 func checksum[T string | []byte](id T) (sum [checkLen]byte) {
 	h := uint32(2166136261)
 	for i := range len(id) {
 		h = (h ^ uint32(id[i])) * 16777619
 	}
-	h ^= h >> 16 // the low bits alone mix least
+	h ^= h >> 16 // the low bits are mixed least
 	for i := range sum {
 		sum[i] = alphabet[h>>(5*i)&31]
 	}
 	return sum
 }
 
-// EpochOf tells which epoch gave id out, and whether any did.
+// EpochOf returns the epoch in which id was given out. ok is false if no server gave it out.
 func EpochOf(kind byte, id string) (epoch string, ok bool) {
 	want := 2 + epochLen + RandomLen + checkLen
 	if kind != 's' {
@@ -90,5 +92,5 @@ func EpochOf(kind byte, id string) (epoch string, ok bool) {
 	return id[2 : 2+epochLen], true
 }
 
-// TagOf is the tag of a minted exec or process id.
+// TagOf returns the tag of the id of an exec, a process or a terminal.
 func TagOf(id string) string { return id[2+epochLen : 2+epochLen+TagLen] }

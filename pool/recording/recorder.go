@@ -19,37 +19,38 @@ import (
 )
 
 const (
-	// recordReadSize is how much output is read at a time. As a JSON string a byte is at most six.
+	// recordReadSize is how much output is read at once. In a JSON string one byte takes at most six.
 	recordReadSize = 16 << 10
-	// recordWriteSize is how much is written at a time at most, and a piece. What would exceed the recording's bound is left out whole.
+	// recordWriteSize is how much is collected before it is written; one more piece may come on top. If it would exceed the recording's
+	// bound, all of it is left out.
 	recordWriteSize = 64 << 10
-	// recordInterval lets output come together before it is written: a program that prints a line each millisecond does not
-	// cost a write each. Events have their own times; it is how much later they are in the file.
+	// recordInterval is how long output is collected before it is written, so that a program that prints a line each millisecond does not
+	// cost a write for each line. The events keep their own times; they only get into the file later.
 	recordInterval = 100 * time.Millisecond
-	// maxLabel bounds a mark's label: a command that somebody typed.
+	// maxLabel bounds the label of a mark, which is a command that somebody typed.
 	maxLabel = 4 << 10
 )
 
-// Recorder follows one stream into a file. It is a reader like any other and never one that the writer waits for: what it
-// cannot take in time it misses, and says so in the file. It has one goroutine, run, which ends when the stream has, or by
-// stop; Store.tasks waits for it.
+// Recorder writes one stream into a file. It reads the stream's journal like any other reader, and the writer of the journal never waits for
+// it. If the Recorder is too slow, it misses output and notes that in the file. Its goroutine, run, ends with the stream or by stop, and
+// Store.tasks waits for it.
 type Recorder struct {
 	store      *Store
 	recording  *recording
 	reader     *journal.Reader
 	marks      *screen.Marks // of a terminal's shell; nil for an exec
-	begunMarks []begunMark   // owned by run: what marks found in what it was given last
+	begunMarks []begunMark   // owned by run: the marks in the last chunk
 	file       *cast.File    // owned by run
-	startedAt  time.Time     // when it began; owned by run
+	startedAt  time.Time     // begin of the recording; owned by run
 	source     Source
 
-	ctx    context.Context // ends when nothing more will come: by end or stop
+	ctx    context.Context // ends by Finish or stop, when no more output is to be recorded
 	cancel context.CancelFunc
 	done   chan struct{} // closed when run has ended
 
-	endOffset  atomic.Int64 // where the stream ends for us; beyond everything until that is known
+	endOffset  atomic.Int64 // the offset at which the recording ends; MaxInt64 until it is known
 	once       sync.Once
-	stopped    bool // set before ctx ends: it is not wanted any more
+	stopped    bool // set before ctx ends: the recording is being deleted
 	exitStatus *int // set before ctx ends; nil: not known
 }
 
@@ -58,18 +59,18 @@ type begunMark struct {
 	text string
 }
 
-// Source is what is recorded.
+// Source describes the stream to record.
 type Source struct {
 	Notes
 	Journal *journal.Journal
 	Header  cast.Header
-	Nonce   string                  // of a terminal's marks
-	Size    func() (cols, rows int) // a terminal's; nil for an exec
+	Nonce   string                  // identifies the marks of a terminal's shell
+	Size    func() (cols, rows int) // the terminal's size; nil for an exec
 
-	OnDelete func() // somebody deleted it: no later gateway shall begin it anew
+	OnDelete func() // called when somebody has deleted the recording, so that no later gateway begins it again
 }
 
-// Start begins a recording, or goes on with the one of that id. It does not wait: its file is run's.
+// Start begins a recording or continues the one with that id. It does not wait, because run opens the file.
 func (r *Store) Start(s Source) *Recorder {
 	c := &Recorder{store: r, source: s, done: make(chan struct{})}
 	c.ctx, c.cancel = context.WithCancel(context.Background())
@@ -95,21 +96,22 @@ func (r *Store) Start(s Source) *Recorder {
 	}
 	var err error
 	if c.reader, err = s.Journal.Attach(min(from, s.Journal.Size()), journal.Options{Max: recordReadSize}); err != nil {
-		panic(err) // nobody writes less than was written
+		panic(err) // impossible: from is at most the journal's size
 	}
 	r.tasks.Add(1)
 	go c.run()
 	return c
 }
 
-// SetEnd says where the stream ends for us, as soon as that is known: what jobs print later is not their command's.
+// SetEnd sets the offset at which the recording ends, as soon as it is known. Later output of jobs is not part of their command.
 func (c *Recorder) SetEnd(to int64) {
 	if c != nil {
 		c.endOffset.Store(to)
 	}
 }
 
-// Finish says where the stream ends and how. What is there until then is still recorded. Nil is nobody recording. Idempotent.
+// Finish sets the offset at which the recording ends, and the exit status. Output before that offset is still recorded. A nil Recorder
+// records nothing. Only the first call counts.
 func (c *Recorder) Finish(to int64, status *int) {
 	if c == nil {
 		return
@@ -129,7 +131,7 @@ func (c *Recorder) stop() {
 	})
 }
 
-// ID is that of a recording that is being made, else "".
+// ID returns the id of the recording, or "" if the recording has ended.
 func (c *Recorder) ID() string {
 	if c == nil {
 		return ""
@@ -148,7 +150,7 @@ func (c *Recorder) run() {
 	defer c.cancel()
 	defer c.reader.Close()
 	place, err := c.write()
-	size := c.recording.size // nobody else writes it while we do
+	size := c.recording.size // only this goroutine writes it
 	if c.file != nil {
 		size = c.file.Size()
 		if e := c.file.Close(); err == nil {
@@ -162,7 +164,7 @@ func (c *Recorder) run() {
 	}
 	c.recording.grow(c.store, place, size)
 	switch {
-	case place.End == metrics.RecordingFailed && size == 0: // there is no file, and nothing to list
+	case place.End == metrics.RecordingFailed && size == 0: // there is no file, so the recording is not listed
 		c.store.forget(c.recording)
 	case place.End == metrics.RecordingDeleted:
 		c.source.OnDelete()
@@ -170,7 +172,7 @@ func (c *Recorder) run() {
 	c.store.metrics.RecordingsEnded.WithLabelValues(place.End).Inc()
 }
 
-// write is the recording's life. The place says why it ended.
+// write makes the whole recording. The place it returns has the reason why the recording ended.
 func (c *Recorder) write() (place cast.Progress, err error) {
 	failed := func(err error) (cast.Progress, error) {
 		p := c.recording.place
@@ -217,7 +219,7 @@ func (c *Recorder) write() (place cast.Progress, err error) {
 		if err != nil {
 			place, err := failed(err)
 			c.file.Mark(c.now(), "trl: the recording ends here, it could not be written")
-			if p, e := c.file.Commit(place); e == nil { // what was taken back may have made room enough
+			if p, e := c.file.Commit(place); e == nil { // Commit has removed the incomplete part, which may have made enough room for the mark
 				place = p
 			}
 			return place, err
@@ -231,7 +233,7 @@ func (c *Recorder) write() (place cast.Progress, err error) {
 
 var errNoRoom = errors.New("no room for recordings: all of it is being written")
 
-// open makes the file, or opens what another gateway left of it.
+// open creates the file, or opens the one that an earlier gateway left.
 func (c *Recorder) open() error {
 	path := c.store.Path(c.recording.ID)
 	var err error
@@ -239,11 +241,11 @@ func (c *Recorder) open() error {
 		if c.file, err = cast.Resume(path, c.recording.place, c.recording.size); err != nil {
 			return err
 		}
-		// The clock of the wall: another gateway's of the machine says nothing to us.
+		// By the wall clock, because Began of an earlier gateway has no reading of the monotonic clock.
 		c.startedAt = time.Now().Add(-max(time.Since(c.recording.Began), c.recording.place.At))
 		c.file.Newlines = c.marks == nil
 		if c.source.Size != nil {
-			cols, rows := c.source.Size() // it may have changed since
+			cols, rows := c.source.Size() // the size may have changed meanwhile
 			c.file.Resize(c.now(), cols, rows)
 		}
 		if missing := c.recording.place.Offset - c.reader.Offset(); missing > 0 {
@@ -266,7 +268,7 @@ func (c *Recorder) open() error {
 
 func (c *Recorder) now() time.Duration { return max(0, time.Since(c.startedAt)) }
 
-// readBatch waits for something to write and takes what comes with it. over: nothing more will come.
+// readBatch waits for output and collects what comes within recordInterval. over means that no more will come.
 func (c *Recorder) readBatch() (over bool, err error) {
 	ctx := c.ctx
 	for c.file.Waiting() < recordWriteSize {
@@ -282,7 +284,7 @@ func (c *Recorder) readBatch() (over bool, err error) {
 		case c.ctx.Err() != nil:
 			return c.readRest(), nil
 		case errors.Is(err, io.EOF):
-			<-c.ctx.Done() // how it ended is told soon
+			<-c.ctx.Done() // Finish follows soon, with the exit status
 			return c.readRest(), nil
 		case errors.Is(err, context.DeadlineExceeded):
 			return false, nil
@@ -293,7 +295,7 @@ func (c *Recorder) readBatch() (over bool, err error) {
 	return false, nil
 }
 
-// readRest takes what is there, up to the end that was told.
+// readRest collects the present output, up to the end of the recording.
 func (c *Recorder) readRest() (over bool) {
 	for !c.stopped && c.reader.Offset() < c.endOffset.Load() {
 		if c.file.Waiting() >= recordWriteSize {
@@ -308,7 +310,7 @@ func (c *Recorder) readRest() (over bool) {
 	return true
 }
 
-// addChunk turns a piece of the stream into events.
+// addChunk adds the events of one chunk to the file.
 func (c *Recorder) addChunk(p journal.Chunk) {
 	now := c.now()
 	if p.Note != nil {

@@ -23,27 +23,27 @@ import (
 	"trl/runtime/cast"
 )
 
-// Config says what is recorded and where. Without a Dir nothing is.
+// Config sets what is recorded and where. Without a Dir nothing is recorded.
 type Config struct {
-	Policy     string        // off, terminals, execs or all: what is recorded whether anybody asks for it or not
-	Dir        string        // made when the first recording is
-	MaxBytes   int64         // of one; 64 MiB when 0
-	TotalBytes int64         // of all; 1 GiB when 0
-	Keep       time.Duration // of one that has ended; 0: as long as there is room
+	Policy     string        // off, terminals, execs or all: what is recorded even if no client asks for it
+	Dir        string        // made with the first recording
+	MaxBytes   int64         // of one recording; 0 means 64 MiB
+	TotalBytes int64         // of all recordings; 0 means 1 GiB
+	Keep       time.Duration // how long an ended recording is kept; 0: as long as there is room
 }
 
 const (
-	// maxRecordings bounds the index in memory, and the time that a start takes to read it: some 0.3 s.
+	// maxRecordings bounds the index in memory and the time in which a gateway reads it at its start, some 0.3 s.
 	maxRecordings = 10_000
-	// listedRecordings bounds one answer.
+	// listedRecordings bounds the recordings in one answer.
 	listedRecordings = 1000
-	// diskBlock is what a file takes at least.
+	// diskBlock is the smallest size of a file on the disk.
 	diskBlock = 4 << 10
 
 	castSuffix = ".cast"
 )
 
-// Unfinished tells whether there is one of that id that lacks its end.
+// Unfinished returns true if there is a recording with that id that has not ended.
 func (r *Store) Unfinished(id string) bool {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -51,7 +51,7 @@ func (r *Store) Unfinished(id string) bool {
 	return rec != nil && rec.place.End == ""
 }
 
-// HasEnded tells whether there is one of that id that has its end.
+// HasEnded returns true if there is a recording with that id that has ended.
 func (r *Store) HasEnded(id string) bool {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -59,7 +59,7 @@ func (r *Store) HasEnded(id string) bool {
 	return rec != nil && rec.place.End != ""
 }
 
-// Set is a set of what is recorded.
+// Set is a set of the kinds of streams that are recorded.
 type Set uint8
 
 const (
@@ -67,7 +67,7 @@ const (
 	Execs
 )
 
-var setNames = []string{"off", "terminals", "execs", "all"} // by the set
+var setNames = []string{"off", "terminals", "execs", "all"} // indexed by a Set
 
 func ParseSet(word string) Set {
 	return Set(max(0, slices.Index(setNames, word)))
@@ -75,22 +75,22 @@ func ParseSet(word string) Set {
 
 func (r Set) String() string { return setNames[r] }
 
-// Store is what has been recorded and what is being: the files of one directory, of which nobody else's are touched.
+// Store has all recordings, those in progress too: the files of one directory. It does not touch other files there.
 type Store struct {
 	config   Config
-	demanded Set // by the policy
+	demanded Set // what the policy demands
 	metrics  *metrics.Metrics
 	log      zerolog.Logger
 	loading  sync.Once
 
-	tasks sync.WaitGroup // recorders; Add only before Close waits: with a session that has not ended
+	tasks sync.WaitGroup // the recorders. Wait comes after the last Add, because only a session that has not ended starts a recorder
 
 	mu    sync.Mutex
 	all   map[string]*recording // guarded by mu; by id
 	total int64                 // guarded by mu; bytes on disk
 }
 
-// recording is one of them.
+// recording is one recording.
 type recording struct {
 	Notes
 	header cast.Header
@@ -99,22 +99,22 @@ type recording struct {
 	place         cast.Progress
 	size          int64
 	recorder      *Recorder // nil once it has ended
-	removalFailed bool      // its file could not be removed, and the log has said so
+	removalFailed bool      // its file could not be removed, and this was logged
 }
 
-// Notes is what a file says of itself, beside its header.
+// Notes are what a file contains about its recording besides the header.
 type Notes struct {
 	ID        string    `json:"id"`
 	Owner     string    `json:"owner"`
 	SessionID string    `json:"session_id"`
-	Session   string    `json:"session,omitzero"` // its name then
+	Session   string    `json:"session,omitzero"` // the session's name at that time
 	Member    string    `json:"member"`           // id of the terminal or exec
-	Command   string    `json:"command"`          // its beginning; here, as the header is given to anybody who is shown the recording
+	Command   string    `json:"command"`          // its begin. The header lacks it, because everybody who may see the recording gets the header
 	Demanded  bool      `json:"demanded,omitzero"`
 	Began     time.Time `json:"began"`
 }
 
-// valid refuses notes that we did not write: ids are taken apart later.
+// valid returns false for notes that trl did not write. Other code relies on the form of the ids.
 func (n *Notes) valid() bool {
 	_, session := ids.EpochOf('s', n.SessionID)
 	_, terminal := ids.EpochOf('t', n.Member)
@@ -131,15 +131,15 @@ func New(c Config, m *metrics.Metrics, log zerolog.Logger) *Store {
 	return r
 }
 
-// Demanded is what the server's policy demands to be recorded.
+// Demanded returns what the server's policy demands to record.
 func (r *Store) Demanded() Set { return r.demanded }
 
-// ErrNoRecording is made anew each time: the edge may add details.
+// ErrNoRecording returns a new error each time, because callers may add details to it.
 func ErrNoRecording() error {
 	return protocol.Errorf(protocol.RecordingNotFound, "no such recording")
 }
 
-// CheckPossible refuses a wish that cannot be fulfilled: not to be recorded is not what was asked for.
+// CheckPossible returns an error if a client asks for a recording and this server makes none.
 func (r *Store) CheckPossible(asked bool) error {
 	if asked && r.config.Dir == "" {
 		return protocol.Errorf(protocol.NotSupported, "this server records nothing").With("field", "record")
@@ -149,7 +149,7 @@ func (r *Store) CheckPossible(asked bool) error {
 
 func (r *Store) Path(id string) string { return filepath.Join(r.config.Dir, id+castSuffix) }
 
-// Load reads the directory, once, before anybody can ask.
+// Load reads the directory. Only the first call does so, before the first request.
 func (r *Store) Load() {
 	r.loading.Do(func() {
 		if r.config.Dir == "" {
@@ -182,7 +182,7 @@ func (r *Store) Load() {
 
 func onDisk(size int64) int64 { return (size + diskBlock - 1) / diskBlock * diskBlock }
 
-// filter are the recordings that fit. fits is called with r.mu held.
+// filter returns the recordings for which fits returns true. It calls fits with r.mu held.
 func (r *Store) filter(fits func(*recording) bool) (some []*recording) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -194,7 +194,7 @@ func (r *Store) filter(fits func(*recording) bool) (some []*recording) {
 	return some
 }
 
-// FinishAbandoned ends what an earlier gateway was recording and nobody goes on with: its session is gone. After Recover.
+// FinishAbandoned ends the recordings that an earlier gateway began and that no session continues. It is called after Recover.
 func (r *Store) FinishAbandoned() {
 	r.Load()
 	for _, rec := range r.filter(func(rec *recording) bool { return rec.place.End == "" && rec.recorder == nil }) {
@@ -221,7 +221,7 @@ func (r *Store) finishLost(rec *recording) {
 	r.metrics.RecordingsEnded.WithLabelValues(metrics.RecordingLost).Inc()
 }
 
-// grow notes how far a recording has got.
+// grow stores how far a recording has come.
 func (rec *recording) grow(r *Store, p cast.Progress, size int64) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -234,7 +234,7 @@ func (rec *recording) grow(r *Store, p cast.Progress, size int64) {
 	}
 }
 
-// makeRoom makes room for n bytes more by those that have ended. False: it is all being written just now.
+// makeRoom makes room for n more bytes by removing ended recordings. It returns false if all space is taken by recordings in progress.
 func (r *Store) makeRoom(n int64) bool {
 	for {
 		r.mu.Lock()
@@ -247,16 +247,17 @@ func (r *Store) makeRoom(n int64) bool {
 		if rec == nil {
 			return false
 		}
-		_ = r.remove(rec) // one that stays makes no room, and is not tried again
+		_ = r.remove(rec) // if it cannot be removed, evictCandidateLocked does not return it again
 	}
 }
 
-// evictCandidateLocked is the recording that makes room, nil if there is none: one that the policy did not demand before one that it did,
-// then of the owner who has most, so that nobody pushes out the few of others, then the oldest. r.mu is held.
+// evictCandidateLocked returns the recording to remove first, or nil if there is none. Recordings that the policy did not demand come before
+// those that it did. Among these it takes the owner whose recordings take the most space, so that nobody displaces the few recordings of
+// others, and of that owner's the oldest. r.mu is held.
 func (r *Store) evictCandidateLocked() (first *recording) {
 	has := map[string]int64{} // by owner
 	for _, rec := range r.all {
-		has[rec.Owner] += onDisk(rec.size) + r.config.TotalBytes/maxRecordings // their number is bounded, too
+		has[rec.Owner] += onDisk(rec.size) + r.config.TotalBytes/maxRecordings // each counts this much more, because their number is bounded, too
 	}
 	for _, rec := range r.all {
 		if rec.place.End == "" || rec.removalFailed {
@@ -270,7 +271,7 @@ func (r *Store) evictCandidateLocked() (first *recording) {
 	return first
 }
 
-// Trim removes what has been kept for long enough, and what there is too much of.
+// Trim removes the recordings that have been kept long enough, and those that exceed the bounds.
 func (r *Store) Trim(now time.Time) {
 	if r.config.Dir == "" {
 		return
@@ -279,15 +280,15 @@ func (r *Store) Trim(now time.Time) {
 		return r.config.Keep > 0 && rec.place.End != "" && rec.ended().Before(now.Add(-r.config.Keep))
 	}
 	for _, rec := range r.filter(old) {
-		_ = r.remove(rec) // until it goes
+		_ = r.remove(rec) // tried again by each Trim
 	}
 	r.makeRoom(0)
 }
 
-// ended is when it did. Its end has been noted.
+// ended returns when the recording ended. The recording must have ended.
 func (rec *recording) ended() time.Time { return rec.Began.Add(rec.place.At) }
 
-// remove takes a recording away, file first: what is on the disk is in the index, and counts.
+// remove removes the file and then the index entry, so that every file on the disk is in the index and counts.
 func (r *Store) remove(rec *recording) error {
 	err := os.Remove(r.Path(rec.ID))
 	if err == nil || errors.Is(err, fs.ErrNotExist) {
@@ -300,7 +301,7 @@ func (r *Store) remove(rec *recording) error {
 	return err
 }
 
-// noteStuck notes that the file of a recording does not go, and reports whether that is news.
+// noteStuck stores that the file of a recording cannot be removed. It returns true the first time.
 func (r *Store) noteStuck(rec *recording) (news bool) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -308,7 +309,7 @@ func (r *Store) noteStuck(rec *recording) (news bool) {
 	return news
 }
 
-// forget takes a recording off the index: it has no file.
+// forget removes a recording that has no file from the index.
 func (r *Store) forget(rec *recording) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -318,18 +319,18 @@ func (r *Store) forget(rec *recording) {
 	}
 }
 
-// OpenCount counts those that are being made.
+// OpenCount returns the number of recordings in progress.
 func (r *Store) OpenCount() int {
 	return len(r.filter(func(rec *recording) bool { return rec.recorder != nil }))
 }
 
-// A Recording is one that somebody may see.
+// A Recording is a recording that the client may see.
 type Recording struct {
 	r   *Store
 	rec *recording
 }
 
-// Find gives who's recording; anybody's to who may see all; nil: there is none.
+// Find returns the recording with that id if who owns it or all is set. Otherwise it returns nil.
 func (r *Store) Find(who string, all bool, id string) *Recording {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -339,7 +340,7 @@ func (r *Store) Find(who string, all bool, id string) *Recording {
 	return nil
 }
 
-// List lists who's latest recordings, oldest first; everybody's with all.
+// List returns the latest recordings of who, or of everybody if all is set, the oldest first.
 func (r *Store) List(who string, all bool, session string) []protocol.Recording {
 	infos := []protocol.Recording{} // never null on the wire
 	asked := func(rec *recording) bool {
@@ -375,7 +376,7 @@ func (x *Recording) Info() protocol.Recording {
 	return i
 }
 
-// Delete removes it; one that is being made ends with that. What the policy demands, only who may delete all may delete.
+// Delete removes the recording. A recording in progress ends. A recording that the policy demands can only be deleted with all.
 func (x *Recording) Delete(all bool) error {
 	if x.rec.Demanded && !all {
 		return protocol.Errorf(protocol.Forbidden, "the server's policy demands this recording: an admin may delete it")
@@ -393,12 +394,12 @@ func (x *Recording) Delete(all bool) error {
 	return nil
 }
 
-// WriteTo writes what there is of it so far.
+// WriteTo writes the recording as far as it has come.
 func (x *Recording) WriteTo(w io.Writer, v2 bool) error {
 	info := x.Info()
 	f, err := os.Open(x.r.Path(x.rec.ID))
 	if errors.Is(err, fs.ErrNotExist) {
-		return ErrNoRecording() // just removed, or not begun
+		return ErrNoRecording() // it was just removed, or has no file yet
 	}
 	if err != nil {
 		return err
@@ -411,7 +412,7 @@ func (x *Recording) WriteTo(w io.Writer, v2 bool) error {
 	return cast.WithoutNotes(w, whole)
 }
 
-// FileName is a name for it that is safe anywhere: its session's, as far as it is letters, and the time.
+// FileName returns a file name that is safe everywhere: the session's name with only plain letters and digits, and the time.
 func (x *Recording) FileName() string {
 	name := strings.Trim(strings.Map(func(c rune) rune {
 		if c < 0x7f && (c >= '0' && c <= '9' || c >= 'a' && c <= 'z' || c >= 'A' && c <= 'Z' || strings.ContainsRune("._-", c)) {
@@ -422,10 +423,10 @@ func (x *Recording) FileName() string {
 	return fmt.Sprintf("%s-%s%s", cmp.Or(name[:min(len(name), 64)], "trl"), x.rec.Began.UTC().Format("20060102-150405"), castSuffix)
 }
 
-// Wait returns when no recorder is at work, or ctx is done.
+// Wait returns when all recorders have ended or ctx is done.
 func (r *Store) Wait(ctx context.Context) error {
 	idle := make(chan struct{})
-	go func() { // ends with the last recorder, which a disk that hangs may delay beyond ctx
+	go func() { // ends with the last recorder. A disk that hangs may delay that beyond ctx
 		r.tasks.Wait()
 		close(idle)
 	}()

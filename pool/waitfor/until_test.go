@@ -52,7 +52,7 @@ func TestUntil(t *testing.T) {
 	gone, cancel := context.WithCancel(t.Context())
 	cancel()
 	if _, _, err := Until(gone, protocol.Until{Exit: true}, j, running); err != context.Canceled {
-		t.Errorf("a client that has gone: %v", err)
+		t.Errorf("with a client that has disconnected: %v", err)
 	}
 }
 

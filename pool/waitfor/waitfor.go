@@ -21,18 +21,19 @@ import (
 )
 
 const (
-	firstProbeInterval = time.Millisecond       // between the first probes; then an eighth of what it has taken so far, so that
-	maxProbeInterval   = 50 * time.Millisecond  // what is ready soon is soon known to be, and at most this
-	probeTimeout       = 2 * time.Second        // one HTTP answer: longer is not ready
-	lookBack           = 8 << 10                // of each stream: a match may lie across that much of earlier output
-	searchBatch        = 64 << 10               // of new output that is searched at once
-	matchHoldTime      = 100 * time.Millisecond // a match that touches the end of what there is may grow or, with $, vanish
+	firstProbeInterval = time.Millisecond       // the first pause between probes; later pauses are an eighth of the wait so far
+	maxProbeInterval   = 50 * time.Millisecond  // the longest pause between probes
+	probeTimeout       = 2 * time.Second        // a server that needs longer for one HTTP answer is not ready
+	lookBack           = 8 << 10                // how much earlier output of each stream a match may include
+	searchBatch        = 64 << 10               // how much new output is searched at once
+	matchHoldTime      = 100 * time.Millisecond // how long a match at the end of the output waits: more output may extend it or, with $, undo it
 )
 
-// maxPattern bounds a compiled pattern: it is held for as long as the wait lasts, and is run over all output.
+// maxPattern bounds the size of a compiled pattern, because it stays in memory for the whole wait and runs over all output.
 const maxPattern = 100 << 10
 
-// Compile compiles until.output. ^ and $ match at the lines of the output. The size of the result is estimated before it is made.
+// Compile compiles until.output. ^ and $ match at the begin and the end of lines. Compile estimates the size of the result first and refuses
+// a pattern that would become too large.
 func Compile(pattern string) (*regexp.Regexp, error) {
 	pattern = "(?m)" + pattern
 	parsed, err := syntax.Parse(pattern, syntax.Perl)
@@ -48,8 +49,8 @@ func Compile(pattern string) (*regexp.Regexp, error) {
 	return nil, protocol.InvalidParam("until.output", "until.output is not a regular expression (RE2)")
 }
 
-// patternSize estimates the bytes of a compiled expression: of its instructions, which repetition multiplies, and of its character classes,
-// which all copies share. It counts no further than maxPattern.
+// patternSize estimates the size of a compiled expression in bytes: its instructions, which a repetition multiplies, and its character
+// classes, which all copies share. It stops counting at maxPattern.
 func patternSize(re *syntax.Regexp) (code, runes int64) {
 	const instruction = int64(unsafe.Sizeof(syntax.Inst{}))
 	runes = 4 * int64(len(re.Rune))
@@ -68,7 +69,7 @@ func patternSize(re *syntax.Regexp) (code, runes int64) {
 	return min(code, maxPattern+1), min(runes, maxPattern+1)
 }
 
-// probe tries until try succeeds, which it reports, or ctx is done.
+// probe calls try until it succeeds or ctx is done. It returns true if try succeeded.
 func probe(ctx context.Context, try func(context.Context) bool) bool {
 	began := time.Now()
 	pace := time.NewTimer(0)
@@ -84,7 +85,7 @@ func probe(ctx context.Context, try func(context.Context) bool) bool {
 	return true
 }
 
-// Port waits until a TCP connection to address succeeds, which it reports, or ctx is done.
+// Port waits until a TCP connection to address succeeds or ctx is done. It returns true if one succeeded.
 func Port(ctx context.Context, address string) bool {
 	d := net.Dialer{Timeout: probeTimeout}
 	return probe(ctx, func(ctx context.Context) bool {
@@ -97,12 +98,12 @@ func Port(ctx context.Context, address string) bool {
 	})
 }
 
-// HTTP waits until a GET of url is answered with a status below 400, which it reports, or ctx is done. A redirect is such an answer. It is
-// not followed, since it may lead to another server.
+// HTTP waits until the answer to a GET of url has a status below 400, or ctx is done. It returns true if there was such an answer. A
+// redirect counts as one. HTTP does not follow it, because it may lead to another server.
 func HTTP(ctx context.Context, url string) bool {
 	client := http.Client{
 		Timeout:       probeTimeout,
-		Transport:     &http.Transport{DisableKeepAlives: true}, // Proxy stays nil: what is asked for is here
+		Transport:     &http.Transport{DisableKeepAlives: true}, // Proxy stays nil, because the server is on this machine
 		CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse },
 	}
 	return probe(ctx, func(ctx context.Context) bool {
@@ -119,7 +120,7 @@ func HTTP(ctx context.Context, url string) bool {
 	})
 }
 
-// Output waits until the pattern matches in the output that the ring of j holds or that comes, or ctx is done.
+// Output waits until the pattern matches or ctx is done. It searches the output that the ring of j holds, and all later output.
 func Output(ctx context.Context, j *journal.Journal, pattern *regexp.Regexp) (match string, met bool) {
 	r, err := j.Attach(-1, journal.Options{})
 	if err != nil {
@@ -127,14 +128,14 @@ func Output(ctx context.Context, j *journal.Journal, pattern *regexp.Regexp) (ma
 	}
 	defer r.Close()
 	s := searcher{pattern: pattern}
-	hesitating := false // on a match that what comes next may change
+	hesitating := false // there is a match that later output may change
 	for {
 		c, err := nextChunk(ctx, r, hesitating)
-		if err != nil { // nothing came for a moment, or nothing will: what there is decides
+		if err != nil { // there is no more output for now, or ever, so the present output decides
 			if s.searchAvailable(r, j.Size()) {
 				return s.match, true
 			}
-			if err == io.EOF { // it closed its output, and may run on
+			if err == io.EOF { // the process closed its output and may still run
 				<-ctx.Done()
 			}
 			if ctx.Err() != nil {
@@ -144,7 +145,7 @@ func Output(ctx context.Context, j *journal.Journal, pattern *regexp.Regexp) (ma
 			continue
 		}
 		s.add(c)
-		for n := len(c.Data); n < searchBatch; n += len(c.Data) { // a process that prints much shall not be searched line by line
+		for n := len(c.Data); n < searchBatch; n += len(c.Data) { // searches of single lines would be slow for a process that prints much
 			var more bool
 			if c, more, err = r.TryNext(); !more || err != nil {
 				break
@@ -159,7 +160,7 @@ func Output(ctx context.Context, j *journal.Journal, pattern *regexp.Regexp) (ma
 	}
 }
 
-// nextChunk waits for a chunk, or only for a moment.
+// nextChunk waits for a chunk. If brief is set, it waits for matchHoldTime at most.
 func nextChunk(ctx context.Context, r *journal.Reader, brief bool) (journal.Chunk, error) {
 	if !brief {
 		return r.Next(ctx)
@@ -172,7 +173,7 @@ func nextChunk(ctx context.Context, r *journal.Reader, brief bool) (journal.Chun
 // searcher looks for a pattern in output that comes in pieces.
 type searcher struct {
 	pattern *regexp.Regexp
-	recent  [2][]byte // of stdout and stderr, apart: a line of one may be cut by one of the other
+	recent  [2][]byte // stdout and stderr separately, because output of one may come in the middle of a line of the other
 	match   string
 }
 
@@ -184,8 +185,8 @@ func (s *searcher) add(c journal.Chunk) {
 	*side = append(*side, c.Data...)
 }
 
-// search reports whether there is a match, and whether it touches the end of what there is. Without one it forgets what
-// lies further back than lookBack, up to the start of a line.
+// search returns whether there is a match, and whether the match reaches the end of the output so far. If there is none, search drops
+// output that is older than lookBack, up to the start of a line.
 func (s *searcher) search() (found, atEnd bool) {
 	for i, text := range s.recent {
 		if loc := s.pattern.FindIndex(text); loc != nil {
@@ -202,7 +203,7 @@ func (s *searcher) search() (found, atEnd bool) {
 	return false, false
 }
 
-// searchAvailable searches what is there now, without waiting.
+// searchAvailable searches the present output, up to an offset. It does not wait.
 func (s *searcher) searchAvailable(r *journal.Reader, upTo int64) bool {
 	found, _ := s.search()
 	for !found && r.Offset() < upTo {
@@ -216,18 +217,18 @@ func (s *searcher) searchAvailable(r *journal.Reader, upTo int64) bool {
 	return found
 }
 
-// maxWait bounds a wait without a timeout, because its client may be gone without notice.
+// maxWait bounds a wait without a timeout, because its client may have disappeared unnoticed.
 const maxWait = time.Hour
 
-// Until waits until a condition of a process is met, or cannot be met any more: the process has ended (done is closed), or ctx's deadline has
-// passed. It fails if ctx ends for another reason, or the condition makes no sense. A ctx without a deadline gets one.
+// Until waits until the condition is met, the process has ended (done is closed), or ctx's deadline has passed. It returns an error if ctx
+// ends for another reason or the condition is invalid. A ctx without a deadline gets one.
 func Until(ctx context.Context, until protocol.Until, j *journal.Journal, done <-chan struct{}) (match string, met bool, err error) {
 	if _, bounded := ctx.Deadline(); !bounded {
 		var cancel context.CancelFunc
 		ctx, cancel = context.WithTimeout(ctx, maxWait)
 		defer cancel()
 	}
-	alive, cancel := context.WithCancel(ctx) // also done when the process ends: its jobs may keep the journal open
+	alive, cancel := context.WithCancel(ctx) // also ends with the process, because its jobs may keep the journal open
 	defer cancel()
 	go func() { // ends with the process or the wait
 		select {
@@ -262,10 +263,10 @@ func Until(ctx context.Context, until protocol.Until, j *journal.Journal, done <
 	return match, met, nil
 }
 
-// tailBytes is how much output Tail returns.
+// tailBytes is how much output Tail returns at most.
 const tailBytes = 4 << 10
 
-// Tail returns the last lines of the output before an offset, of both streams in their order.
+// Tail returns the last output of both streams before an offset, in the order in which it was printed.
 func Tail(j *journal.Journal, end int64) string {
 	r, err := j.Attach(max(j.Start(), end-tailBytes), journal.Options{})
 	if err != nil {
