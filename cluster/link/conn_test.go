@@ -125,6 +125,31 @@ func TestACloseCodePassesASender(t *testing.T) {
 	}
 }
 
+// On a slow network a link is slow, and nothing else: the time of silence is longer than the way.
+func TestADelayedLinkIsWhole(t *testing.T) {
+	testkit.TakesLong(t)
+	t.Parallel()
+	r := newRig(t, modes(t)[1], quickLimits, nil)
+	r.proxy.mu.Lock()
+	r.proxy.delay = 50 * time.Millisecond
+	r.proxy.mu.Unlock()
+	dialled, accepted := r.link()
+	go echo(accepted) // ends with the link
+	const n = 200
+	go func() { // ends with the link
+		for i := range n {
+			if dialled.Send(Text, fmt.Append(nil, i)) != nil {
+				return
+			}
+		}
+	}()
+	for i := range n {
+		if _, p, err := dialled.Read(); err != nil || string(p) != fmt.Sprint(i) {
+			t.Fatalf("message %d: %q, %v", i, p, err)
+		}
+	}
+}
+
 func TestACutLinkIsBroken(t *testing.T) {
 	for _, m := range modes(t) {
 		t.Run(m.name, func(t *testing.T) {

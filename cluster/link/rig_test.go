@@ -220,7 +220,7 @@ func (r *rig) link() (dialled, accepted *Conn) {
 	return c, <-r.accepted
 }
 
-// proxy is a TCP proxy that can hold up and cut what passes.
+// proxy is a TCP proxy that can delay, hold up and cut what passes.
 type proxy struct {
 	addr, to string
 	l        net.Listener
@@ -229,7 +229,7 @@ type proxy struct {
 	mu    sync.Mutex
 	conns map[net.Conn]bool
 	hole  chan struct{} // not nil: nothing passes until it is closed
-	heard []byte        // guarded by mu; what dialers have said
+	delay time.Duration // of each piece that passes
 }
 
 func newProxy(t testing.TB, to string) *proxy {
@@ -265,12 +265,12 @@ func (p *proxy) pass(c net.Conn) {
 	p.conns[c], p.conns[d] = true, true
 	p.mu.Unlock()
 	var both sync.WaitGroup
-	both.Go(func() { p.copy(d, c, true) })
-	both.Go(func() { p.copy(c, d, false) })
+	both.Go(func() { p.copy(d, c) })
+	both.Go(func() { p.copy(c, d) })
 	both.Wait()
 }
 
-func (p *proxy) copy(to, from net.Conn, note bool) {
+func (p *proxy) copy(to, from net.Conn) {
 	defer to.Close()
 	buf := make([]byte, 64<<10)
 	for {
@@ -279,11 +279,9 @@ func (p *proxy) copy(to, from net.Conn, note bool) {
 			return
 		}
 		p.mu.Lock()
-		hole := p.hole
-		if note && len(p.heard) < 1<<20 {
-			p.heard = append(p.heard, buf[:n]...)
-		}
+		hole, delay := p.hole, p.delay
 		p.mu.Unlock()
+		time.Sleep(delay)
 		if hole != nil {
 			<-hole
 		}
