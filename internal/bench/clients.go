@@ -13,7 +13,7 @@ import (
 )
 
 // measuring is a program that measures one client. It dials TRL_ECHO and TRL_URL and, in TRL_ROUNDS rounds by turns, sends TRL_BLOCK messages to the echo,
-// runs `true` as often by bare exec.run messages, and as often by the client. It prints one line of JSON: the times in µs as {"echo": […], "bare": […], "client": […]}.
+// runs `true` as often by bare exec.run messages, each with a request_key of its own, and as often by the client. It prints one line of JSON: the times in µs as {"echo": […], "bare": […], "client": […]}.
 type measuring struct {
 	language string
 	args     []string
@@ -73,17 +73,21 @@ func goCost(echo, url string, turns, block int) ClientCost {
 	defer c.Close()
 	id := session(bare, "/bin/bash")
 	in := c.SessionWithID(id)
-	message := request(1, "exec.run", map[string]any{"session_id": id, "command": "true"})
+	key := 0
+	message := func() []byte { // what the clients send, too: the key costs the server something
+		key++
+		return request(1, "exec.run", map[string]any{"session_id": id, "command": "true", "request_key": fmt.Sprint("bare-", key)})
+	}
 	var echoed, ran, byClient figure.Samples
 	for range turns {
 		for range block {
 			began := time.Now()
-			roundTrip(e, message)
+			roundTrip(e, message())
 			echoed.Add(time.Since(began))
 		}
 		for range block {
 			began := time.Now()
-			ok(roundTrip(bare, message))
+			ok(roundTrip(bare, message()))
 			ran.Add(time.Since(began))
 		}
 		for range block {

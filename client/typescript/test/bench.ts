@@ -23,7 +23,9 @@ const echo = await dial(TRL_ECHO!);
 const bare = await dial(`${TRL_URL}/v1/ws`);
 const sandbox = await connect({ url: TRL_URL! });
 const session = await sandbox.createSession({ shell: "/bin/bash" });
-const message = JSON.stringify({ id: 1, method: "exec.run", params: { session_id: session.id, command: "true" } });
+let key = 0;
+/** What the client sends, too: the key costs the server something. */
+const message = () => JSON.stringify({ id: 1, method: "exec.run", params: { session_id: session.id, command: "true", request_key: `bare-${key++}` } });
 
 const times = { echo: [] as number[], bare: [] as number[], client: [] as number[] };
 const measure = async (into: number[], act: () => Promise<unknown>) => {
@@ -34,8 +36,8 @@ const measure = async (into: number[], act: () => Promise<unknown>) => {
   }
 };
 for (let round = 0; round < Number(TRL_ROUNDS); round++) {
-  await measure(times.echo, () => echo.ask(message));
-  await measure(times.bare, () => bare.ask(message));
+  await measure(times.echo, () => echo.ask(message()));
+  await measure(times.bare, () => bare.ask(message()));
   await measure(times.client, () => session.exec("true"));
 }
 console.log(JSON.stringify(times));
