@@ -157,13 +157,16 @@ soak-once: deps ## FOR=10m of everything that clients do in 60 sessions of every
 once: deps ## TRIALS=5000 commands that end their shell while their gateway is killed: each runs once
 	$(OWN_HOME) go test -count 1 -timeout 4h -run 'TestCommandRunsOnceAtRandomDeaths$$' -v ./internal/acceptance/survival -args -trials $(TRIALS)
 
-clients: clients-python clients-typescript ## the tests of the clients in other languages
+clients: clients-python clients-typescript documents ## the tests of the clients in other languages, and of the documents for code generators
 
 clients-python: ## the Python client: pytest, mypy, every scenario; ARGS='-k terminal' for some
 	@$(OWN_HOME) client/python/check.sh $(ARGS)
 
 clients-typescript: ## the TypeScript client: its types, and every test in Node, Bun and Deno
 	@$(OWN_HOME) client/typescript/check.sh
+
+documents: ## the OpenAPI and AsyncAPI documents, by validators from npm
+	@$(OWN_HOME) protocol/check-documents.sh
 
 contract: ## the contract's own suite, next to the repository
 	@if [ -x $(CONTRACT) ]; then $(OWN_HOME) $(CONTRACT) core && $(CONTRACT) terminal; else echo "contract: SKIPPED, no $(CONTRACT) here"; fi
@@ -177,4 +180,4 @@ release-check: ## a trial release for amd64, built twice in two places: the same
 clean: ## remove build results
 	rm -rf bin dist
 
-.PHONY: clients clients-python clients-typescript release release-check deploy otel help generate screenshots build arm64 amd64 run check quick near deps test race fmt lint audit fuzz fuzz-smoke bench bench-scale bench-agent bench-comeback bench-kept bench-clients bench-plots bench-go soak test-soak soak-crash soak-once once contract clean
+.PHONY: clients clients-python clients-typescript documents release release-check deploy otel help generate screenshots build arm64 amd64 run check quick near deps test race fmt lint audit fuzz fuzz-smoke bench bench-scale bench-agent bench-comeback bench-kept bench-clients bench-plots bench-go soak test-soak soak-crash soak-once once contract clean

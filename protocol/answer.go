@@ -17,7 +17,7 @@ import (
 func WriteResult(w io.Writer, id jsontext.Value, data any) error {
 	scratch := scratchBuffers.Get().(*[]byte)
 	defer scratchBuffers.Put(scratch)
-	*scratch = append(appendID((*scratch)[:0], id), `,"ok":true,"data":`...)
+	*scratch = append(appendID((*scratch)[:0], id), `"ok":true,"data":`...)
 	_, err := w.Write(*scratch)
 	if err != nil {
 		return err

@@ -3,6 +3,7 @@ package protocol
 import (
 	"errors"
 	"fmt"
+	"net/http"
 )
 
 // Version is the protocol's name on the wire: the WebSocket subprotocol.
@@ -43,39 +44,50 @@ const (
 	RecordingNotFound  Code = "RECORDING_NOT_FOUND"
 )
 
-// codes is every Code with its meaning for clients, in the order of PROTOCOL.md.
+// codes is every Code with its HTTP status and its meaning for clients, in the order of PROTOCOL.md.
 var codes = []struct {
 	Code    Code
+	Status  int
 	Meaning string
 }{
-	{InvalidRequest, "The frame is not a request: not JSON, no `method`, no usable `id`, an unknown top-level field. Nothing was done."},
-	{UnknownMethod, "There is no such method."},
-	{InvalidParams, "`details.field` names the parameter that is unknown, missing, of the wrong type or out of range."},
-	{RequestTooLarge, "The request exceeds a size limit of the server."},
-	{AuthFailed, "The token is missing, wrong or expired."},
-	{Forbidden, "The principal's role, or the share link that it came with, does not allow this."},
-	{RateLimited, "Too many requests, or bytes of them, are in flight on this connection or of this principal; send it again after an answer. Requests that end or steer work (cancel, kill, destroy, reset, close, input, resize, detach, unwatch, ack) have a separate bound."},
-	{SessionNotFound, "No such session, or it is another principal's."},
-	{SessionExists, "A live session has this name."},
-	{SessionBusy, "A command runs (`details.exec_id`) and `when_busy` is `reject`, or the queue is full."},
-	{SessionTerminated, "The session has ended; `details.reason` says why."},
-	{SessionLost, "The session belonged to an earlier epoch of the server and is gone, or the server's keeper has just been killed, and every session with it."},
-	{MaxSessionsReached, "The server's or the principal's bound on live sessions is reached; `details.limit` is the number."},
-	{ShellNotFound, "The shell does not exist."},
-	{ShellNotAllowed, "The shell is not on the server's list."},
-	{ShellFailed, "The shell could not be started or restored."},
-	{WorkingDirNotFound, "`working_dir` cannot be entered."},
-	{ExecNotFound, "No such command, or it is another principal's, or its retention time is over."},
-	{ProcessNotFound, "No such process, or it is another principal's, or its retention time is over."},
-	{TermNotFound, "No such terminal, or it is another principal's."},
-	{StreamNotFound, "No such stream, or `offset` lies beyond its end."},
-	{StdinClosed, "The standard input is closed: never opened, at its EOF, or the command has ended."},
-	{LimitExceeded, "A bound of the session or the server was reached; `details` says which."},
-	{NotSupported, "The request is valid, but this server cannot do it."},
-	{ShuttingDown, "The server is ending and accepts nothing new."},
-	{InternalError, "A bug or failure in the server; its log has the cause."},
-	{ShareNotFound, "No such share link, or it is another principal's, or it was revoked or has expired."},
-	{RecordingNotFound, "No such recording, or it is another principal's, or it was removed."},
+	{InvalidRequest, http.StatusBadRequest, "The frame is not a request: not JSON, no `method`, no usable `id`, an unknown top-level field. Nothing was done."},
+	{UnknownMethod, http.StatusNotFound, "There is no such method."},
+	{InvalidParams, http.StatusBadRequest, "`details.field` names the parameter that is unknown, missing, of the wrong type or out of range."},
+	{RequestTooLarge, http.StatusRequestEntityTooLarge, "The request exceeds a size limit of the server."},
+	{AuthFailed, http.StatusUnauthorized, "The token is missing, wrong or expired."},
+	{Forbidden, http.StatusForbidden, "The principal's role, or the share link that it came with, does not allow this."},
+	{RateLimited, http.StatusTooManyRequests, "Too many requests, or bytes of them, are in flight on this connection or of this principal; send it again after an answer. Requests that end or steer work (cancel, kill, destroy, reset, close, input, resize, detach, unwatch, ack) have a separate bound."},
+	{SessionNotFound, http.StatusNotFound, "No such session, or it is another principal's."},
+	{SessionExists, http.StatusConflict, "A live session has this name."},
+	{SessionBusy, http.StatusConflict, "A command runs (`details.exec_id`) and `when_busy` is `reject`, or the queue is full."},
+	{SessionTerminated, http.StatusConflict, "The session has ended; `details.reason` says why."},
+	{SessionLost, http.StatusConflict, "The session belonged to an earlier epoch of the server and is gone, or the server's keeper has just been killed, and every session with it."},
+	{MaxSessionsReached, http.StatusTooManyRequests, "The server's or the principal's bound on live sessions is reached; `details.limit` is the number."},
+	{ShellNotFound, http.StatusNotFound, "The shell does not exist."},
+	{ShellNotAllowed, http.StatusForbidden, "The shell is not on the server's list."},
+	{ShellFailed, http.StatusInternalServerError, "The shell could not be started or restored."},
+	{WorkingDirNotFound, http.StatusNotFound, "`working_dir` cannot be entered."},
+	{ExecNotFound, http.StatusNotFound, "No such command, or it is another principal's, or its retention time is over."},
+	{ProcessNotFound, http.StatusNotFound, "No such process, or it is another principal's, or its retention time is over."},
+	{TermNotFound, http.StatusNotFound, "No such terminal, or it is another principal's."},
+	{StreamNotFound, http.StatusNotFound, "No such stream, or `offset` lies beyond its end."},
+	{StdinClosed, http.StatusConflict, "The standard input is closed: never opened, at its EOF, or the command has ended."},
+	{LimitExceeded, http.StatusTooManyRequests, "A bound of the session or the server was reached; `details` says which."},
+	{NotSupported, http.StatusNotImplemented, "The request is valid, but this server cannot do it."},
+	{ShuttingDown, http.StatusServiceUnavailable, "The server is ending and accepts nothing new."},
+	{InternalError, http.StatusInternalServerError, "A bug or failure in the server; its log has the cause."},
+	{ShareNotFound, http.StatusNotFound, "No such share link, or it is another principal's, or it was revoked or has expired."},
+	{RecordingNotFound, http.StatusNotFound, "No such recording, or it is another principal's, or it was removed."},
+}
+
+// Status returns the HTTP status of an answer with this code.
+func (c Code) Status() int {
+	for _, known := range codes {
+		if known.Code == c {
+			return known.Status
+		}
+	}
+	return http.StatusInternalServerError
 }
 
 // Error is a failure as a client may see it. Its cause is only for errors.Is and the log.

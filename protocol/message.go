@@ -23,10 +23,13 @@ const maxDepth = 32
 
 // Request is one message from a client.
 type Request struct {
-	ID     jsontext.Value // a string or a number as the client wrote it; nil if it could not be read, and then answered as null
+	ID     jsontext.Value // a string or a number as the client wrote it; NoID; nil if it could not be read, and then answered as null
 	Method string
 	Params jsontext.Value // an object, aliasing the frame; nil if there was none
 }
+
+// NoID is the ID of a request that needs none, because it gets its answer over HTTP. The answer has no id either.
+var NoID = jsontext.Value{}
 
 // decoding reads a frame. It is lenient about the frame's params, because DecodeParams checks those: a fault in them must name its field, and must not
 // hide an id that comes after them.
@@ -40,11 +43,17 @@ type decoder struct {
 var decoders = sync.Pool{New: func() any { return new(decoder) }}
 
 // DecodeRequest reads one frame. If it refuses the frame, the Request still has the ID if that could be read.
-func DecodeRequest(frame []byte) (Request, *Error) {
+func DecodeRequest(frame []byte) (Request, *Error) { return decodeRequest(frame, nil) }
+
+// DecodeHTTPRequest reads the body of an HTTP request: a request whose id may be absent.
+func DecodeHTTPRequest(body []byte) (Request, *Error) { return decodeRequest(body, NoID) }
+
+// decodeRequest reads one frame. absent is the ID of a request that has none; nil: each needs one.
+func decodeRequest(frame []byte, absent jsontext.Value) (Request, *Error) {
 	d := decoders.Get().(*decoder)
 	d.src = *bytes.NewBuffer(frame) // a bytes.Buffer is decoded in place, without a copy
 	d.Reset(&d.src, decoding)
-	req, err := d.request()
+	req, err := d.request(absent)
 	d.src = bytes.Buffer{}
 	d.Reset(&d.src) // drops the frame
 	decoders.Put(d)
@@ -54,7 +63,8 @@ func DecodeRequest(frame []byte) (Request, *Error) {
 // fields are the fields of a request.
 var fields = []string{"id", "method", "params"}
 
-func (d *decoder) request() (req Request, fault *Error) {
+func (d *decoder) request(absent jsontext.Value) (req Request, fault *Error) {
+	req.ID = absent
 	refuse := func(e *Error) { // reports the first fault; reading continues, to find the id
 		if fault == nil {
 			fault = e
@@ -126,7 +136,7 @@ func (d *decoder) request() (req Request, fault *Error) {
 	if _, err := d.ReadToken(); err != io.EOF {
 		refuse(Errorf(InvalidRequest, "data after the request"))
 	}
-	if !seen[0] {
+	if !seen[0] && absent == nil {
 		refuse(Errorf(InvalidRequest, "id is missing").With("field", "id"))
 	}
 	if req.Method == "" {
@@ -406,7 +416,7 @@ var writing = json.JoinOptions(jsontext.AllowInvalidUTF8(true), json.Determinist
 
 // AppendFailure appends the failure {"id":…,"ok":false,"error":{…}}. It cannot fail: details that are not JSON are left out.
 func AppendFailure(dst []byte, id jsontext.Value, e *Error) []byte {
-	dst = append(appendID(dst, id), `,"ok":false,"error":`...)
+	dst = append(appendID(dst, id), `"ok":false,"error":`...)
 	n := len(dst)
 	dst, err := appendData(dst, e)
 	if err != nil {
@@ -426,12 +436,15 @@ func AppendEvent(dst []byte, event string, data any) ([]byte, error) {
 	return append(dst, '}'), nil
 }
 
+// appendID appends the beginning of an answer, up to and with the comma before ok.
 func appendID(dst []byte, id jsontext.Value) []byte {
-	dst = append(dst, `{"id":`...)
-	if len(id) == 0 {
-		return append(dst, "null"...)
+	switch {
+	case id == nil:
+		return append(dst, `{"id":null,`...)
+	case len(id) == 0: // NoID
+		return append(dst, '{')
 	}
-	return append(dst, id...)
+	return append(append(append(dst, `{"id":`...), id...), ',')
 }
 
 func appendData(dst []byte, data any) ([]byte, error) {

@@ -114,9 +114,9 @@ func table(t *testing.T, what string) string {
 		}
 		b.WriteString("\n")
 	case "codes":
-		b.WriteString("\n| Code | Meaning |\n|---|---|\n")
+		b.WriteString("\n| Code | HTTP status | Meaning |\n|---|---|---|\n")
 		for _, c := range codes {
-			fmt.Fprintf(&b, "| `%s` | %s |\n", c.Code, c.Meaning)
+			fmt.Fprintf(&b, "| `%s` | %d | %s |\n", c.Code, c.Status, c.Meaning)
 		}
 		fmt.Fprintf(&b, "\nEvery method may answer %s.\n\n", strings.Join(names(commonCodes), ", "))
 	case "bounds":

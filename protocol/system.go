@@ -61,6 +61,7 @@ type Capabilities struct {
 	Encodings    []string           `json:"encodings"`
 	Subprotocols []string           `json:"subprotocols"`
 	Methods      []string           `json:"methods"`
+	Features     []string           `json:"features"`
 	Isolation    Isolation          `json:"isolation"`
 	Limits       map[string]float64 `json:"limits"`
 

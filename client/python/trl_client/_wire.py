@@ -48,6 +48,7 @@ class Capabilities(TypedDict):
     encodings: list[str]
     subprotocols: list[str]
     methods: list[str]
+    features: list[str]
     isolation: Isolation
     limits: dict[str, float]
     session_limits: list[str]

@@ -20,6 +20,8 @@ export interface Capabilities {
   subprotocols: string[];
   /** the methods that the server knows */
   methods: string[];
+  /** what the server offers besides the methods: `rpc` is [requests over HTTP](#over-http) */
+  features: string[];
   /** how processes are contained */
   isolation: Isolation;
   /** the server's bounds by name; the end of the name is the unit */
