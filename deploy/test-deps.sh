@@ -16,6 +16,8 @@ ps procps
 setsid util-linux
 bwrap bubblewrap
 git git
+curl curl
+jq jq
 fish fish
 vim vim
 less less

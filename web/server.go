@@ -70,6 +70,9 @@ const (
 	headerTimeout  = 5 * time.Second
 	requestTimeout = 10 * time.Second
 	answerTimeout  = 30 * time.Second
+	// idleTimeout is how long a client that has authenticated may keep a connection for its next request. It is above the 60 to 90 s after which proxies
+	// and clients close theirs, so that no request meets a connection that the gateway closes at that moment.
+	idleTimeout = 2 * time.Minute
 	// retryAfter is after how many seconds a client that found no place should try again.
 	retryAfter = "2"
 )
@@ -105,6 +108,7 @@ type Server struct {
 	log     zerolog.Logger
 
 	mainHandler    http.Handler
+	unixHandler    http.Handler
 	metricsHandler http.Handler // for MetricsListen
 	adminHandler   http.Handler // for AdminListen
 	hostNames      map[string]bool
@@ -112,6 +116,8 @@ type Server struct {
 	listeners []listening     // set once in Listen
 	sockets   *listen.Sockets // set once in Listen
 	addr      net.Addr        // set once in Listen
+	unixHTTP  *listen.Handed  // set once in Listen; connections to the Unix socket whose client speaks HTTP
+	idle      idleConns
 
 	live atomic.Pointer[liveConfig]
 	cert atomic.Pointer[listen.Certificate] // set in Listen, replaced by Reload; nil without TLS
@@ -146,6 +152,7 @@ func New(cfg Config, p *pool.Pool, m *metrics.Metrics, g prometheus.Gatherer, lo
 	mux, private := http.NewServeMux(), http.NewServeMux()
 	for _, m := range []*http.ServeMux{mux, private} {
 		m.HandleFunc("GET /v1/ws", s.serveWebSocket)
+		m.HandleFunc("POST /v1/rpc", s.serveRPC)
 		m.HandleFunc("GET /v1/recordings/{id}", s.serveRecording)
 		m.HandleFunc("POST /v1/tickets", s.auth.ServeTicket)
 		m.HandleFunc("POST /logout", s.logout)
@@ -155,11 +162,16 @@ func New(cfg Config, p *pool.Pool, m *metrics.Metrics, g prometheus.Gatherer, lo
 	}
 	private.HandleFunc("GET /{$}", s.serveLoginState)
 	mux.Handle(auth.LoginPrefix+"{login}/", stripLoginPath(private))
-	mux.HandleFunc("GET /v1/schema", func(w http.ResponseWriter, r *http.Request) {
-		w.Header().Set("Content-Type", "application/schema+json")
-		w.Write(protocol.Schema())
-	})
 	mux.HandleFunc(mcpPath, s.serveMCP)
+	mux.HandleFunc("OPTIONS /v1/rpc", preflightRPC)
+	local := http.NewServeMux()
+	local.HandleFunc("POST /v1/rpc", s.serveLocalRPC)
+	for _, m := range []*http.ServeMux{mux, local} {
+		m.HandleFunc("GET /v1/schema", serveDocument("application/schema+json", protocol.Schema))
+		m.HandleFunc("GET /v1/openapi.json", serveDocument("application/json", protocol.OpenAPI))
+		m.HandleFunc("GET /v1/asyncapi.json", serveDocument("application/json", protocol.AsyncAPI))
+	}
+	s.unixHandler = local
 	mux.HandleFunc("GET /v1/sdk.js", serveSDK)
 	mux.HandleFunc("GET /healthz", func(w http.ResponseWriter, r *http.Request) { fmt.Fprintln(w, "ok") })
 	mux.HandleFunc("GET /readyz", s.ready)
@@ -220,6 +232,8 @@ func (s *Server) Listen() (err error) {
 		s.listeners = append(s.listeners, listening{s.boundStrangers(l), s.serveUnix, func(context.Context) {
 			l.Close()
 		}})
+		s.unixHTTP = listen.NewHanded(l.Addr())
+		s.addHTTP(s.unixHTTP, s.httpServer(s.unixHandler, l.Addr(), answerTimeout))
 	}
 	return nil
 }
@@ -233,20 +247,7 @@ func (s *Server) listenHTTP(l net.Listener, h http.Handler, guarded bool, answer
 		l.Close()
 		return errors.New("no tokens to authenticate with")
 	}
-	srv := &http.Server{
-		Handler:           s.guard(h, l.Addr()),
-		ReadHeaderTimeout: headerTimeout,
-		ReadTimeout:       requestTimeout,
-		WriteTimeout:      answer,
-		IdleTimeout:       headerTimeout,
-		MaxHeaderBytes:    32 << 10,
-
-		DisableGeneralOptionsHandler: true, // it would answer OPTIONS * before the guard
-		ErrorLog:                     stdlog.New(debugLog{s.log}, "", 0),
-		ConnContext:                  listen.ConnContext,
-		Protocols:                    new(http.Protocols),
-	}
-	srv.Protocols.SetHTTP1(true) // a WebSocket is an HTTP/1.1 upgrade; nothing here would gain from HTTP/2
+	srv := s.httpServer(h, l.Addr(), answer)
 	gated := s.boundStrangers(l)
 	if guarded {
 		config, err := s.tlsConfig()
@@ -258,13 +259,37 @@ func (s *Server) listenHTTP(l net.Listener, h http.Handler, guarded bool, answer
 			gated = tls.NewListener(gated, config)
 		}
 	}
-	s.listeners = append(s.listeners, listening{gated, srv.Serve, func(ctx context.Context) {
+	s.addHTTP(gated, srv)
+	return nil
+}
+
+// httpServer returns the server of a listener at this address.
+func (s *Server) httpServer(h http.Handler, at net.Addr, answer time.Duration) *http.Server {
+	srv := &http.Server{
+		Handler:           s.guard(h, at),
+		ReadHeaderTimeout: headerTimeout,
+		ReadTimeout:       requestTimeout,
+		WriteTimeout:      answer,
+		IdleTimeout:       idleTimeout,
+		MaxHeaderBytes:    32 << 10,
+
+		DisableGeneralOptionsHandler: true, // it would answer OPTIONS * before the guard
+		ErrorLog:                     stdlog.New(debugLog{s.log}, "", 0),
+		ConnContext:                  listen.ConnContext,
+		ConnState:                    s.idle.note,
+		Protocols:                    new(http.Protocols),
+	}
+	srv.Protocols.SetHTTP1(true) // a WebSocket is an HTTP/1.1 upgrade; nothing here would gain from HTTP/2
+	return srv
+}
+
+func (s *Server) addHTTP(l net.Listener, srv *http.Server) {
+	s.listeners = append(s.listeners, listening{l, srv.Serve, func(ctx context.Context) {
 		if srv.Shutdown(ctx) != nil {
 			srv.Close()
 		}
-		gated.Close() // srv.Shutdown closes only listeners that srv.Serve was called with
+		l.Close() // srv.Shutdown closes only listeners that srv.Serve was called with
 	}})
-	return nil
 }
 
 // debugLog writes net/http's messages into the log: failed TLS handshakes and the like. No person has to act on them.
@@ -489,6 +514,9 @@ func (s *Server) serveLocal(sock *transport.Socket) {
 		s.clients.Refuse(t, g, full.Fault(), transport.ReasonFull)
 		return
 	}
-	defer leave()
 	s.clients.Serve(t, g, netip.Addr{}, t.Name())
+	leave()
+	if c := t.HTTP(); c != nil {
+		s.unixHTTP.Hand(c)
+	}
 }

@@ -8,6 +8,7 @@ import (
 
 	"golang.org/x/time/rate"
 
+	"trl/protocol"
 	"trl/web/listen"
 )
 
@@ -95,6 +96,17 @@ func (d *Denial) Answer(h http.Header) (status int, words string) {
 		return http.StatusServiceUnavailable, "tokens of this kind cannot be checked at the moment"
 	}
 	return http.StatusUnauthorized, "this token is not valid"
+}
+
+// Code returns the code of the answer.
+func (d *Denial) Code() protocol.Code {
+	switch d.outcome {
+	case throttled:
+		return protocol.RateLimited
+	case unavailable:
+		return protocol.InternalError
+	}
+	return protocol.AuthFailed
 }
 
 // Refuse answers a request with a status and a reason.

@@ -2,14 +2,15 @@ package auth
 
 import (
 	"net/http"
+	"strings"
 	"time"
 
 	"trl/pool"
 	"trl/pool/share"
 )
 
-// Authorize is Authenticate for routes that guests may use. A request with a share link's token is a guest's, or refused. Only the WebSocket is open
-// to guests.
+// Authorize is Authenticate for routes that guests may use. A request with a share link's token is a guest's, or refused. Only the WebSocket and
+// POST /v1/rpc are open to guests.
 func (c *Checker) Authorize(r *http.Request) (*Grant, *Denial) {
 	token, _, _ := bearerText(r)
 	if !share.IsToken(token) {
@@ -32,6 +33,17 @@ func (c *Checker) Authorize(r *http.Request) (*Grant, *Denial) {
 		g.credentials = maker.credentials
 	}
 	return g, c.recordOutcome(r, byShare, Accepted, nil)
+}
+
+// AuthorizeRequest is Authorize for a request that changes something without a WebSocket. A browser's login counts only for the gateway's own pages: their
+// origin is in the request. The browser sends the cookie of a login by itself, and a page of another origin on this host could make it do that.
+func (c *Checker) AuthorizeRequest(r *http.Request) (*Grant, *Denial) {
+	if loginCookie(r) == "" || strings.EqualFold(r.Header.Get("Origin"), r.URL.Scheme+"://"+r.Host) {
+		return c.Authorize(r)
+	}
+	r = r.Clone(r.Context())
+	r.Header.Del("Cookie")
+	return c.Authorize(r)
 }
 
 // ByID returns the Grant of the token with this id, or of a login that comes from no token; nil: it no longer exists.

@@ -31,9 +31,15 @@ func ConnContext(ctx context.Context, c net.Conn) context.Context {
 	return context.WithValue(ctx, socketKey{}, transport.SocketOf(c))
 }
 
+// SocketOf returns the connection of a request.
+func SocketOf(r *http.Request) *transport.Socket {
+	s, _ := r.Context().Value(socketKey{}).(*transport.Socket)
+	return s
+}
+
 // MarkAuthenticated records that the client of a request has authenticated, so that its connection is no stranger's any more.
 func MarkAuthenticated(r *http.Request) {
-	if s, ok := r.Context().Value(socketKey{}).(*transport.Socket); ok {
+	if s := SocketOf(r); s != nil {
 		s.LeaveStrangers()
 	}
 }

@@ -148,7 +148,7 @@ func AppendAudit(log *audit.Log, who string, e audit.Entry) {
 // auditConnect writes the entry of a client that has authenticated, and gives the connection an id. A connection that serves one request, or some of
 // another client's, gets neither: the entries of its requests name that client.
 func (c *conn) auditConnect() {
-	if c.srv.config.Audit == nil || c.transport.Name() == transport.InProcessName {
+	if c.srv.config.Audit == nil || c.request != nil || c.transport.Name() == transport.InProcessName {
 		return
 	}
 	c.id = "c-" + rand.Text()[:16]

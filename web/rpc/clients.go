@@ -84,8 +84,8 @@ func New(c Config, live func() *LiveConfig, p *pool.Pool, checker *auth.Checker,
 	if p != nil {
 		p.ExemptFromReserve(cs.isAdmin)
 	}
-	metrics.AtZero(m.ClientConnections, transport.WebSocketName, transport.UnixName, transport.InProcessName)
-	metrics.AtZero(m.BytesOut, transport.WebSocketName, transport.UnixName, transport.InProcessName)
+	metrics.AtZero(m.ClientConnections, transport.WebSocketName, transport.UnixName, transport.HTTPName, transport.InProcessName)
+	metrics.AtZero(m.BytesOut, transport.WebSocketName, transport.UnixName, transport.HTTPName, transport.InProcessName)
 	metrics.AtZero(m.ClientsClosed, transport.CloseReasons...)
 	metrics.AtZero(m.ClientsRefused, groupAll, groupPrincipal, groupGuests, groupShare, GroupStrangers)
 	return cs

@@ -26,6 +26,7 @@ var errClientGone = errors.New("client is gone")
 type conn struct {
 	srv       *Clients
 	transport transport.Conn
+	request   *transport.HTTP // the transport, if the connection is one HTTP request; else nil
 	out       *transport.Outbox
 	principal auth.Principal
 	grant     *auth.Grant
@@ -39,8 +40,8 @@ type conn struct {
 
 	ctx        context.Context // ends when the client is gone
 	cancel     context.CancelFunc
-	inFlight   atomic.Int64 // requests received and not answered
-	subscribed atomic.Bool  // the client has subscribed to something, so it may get events that it did not ask for
+	inFlight   *atomic.Int64 // requests received and not answered; HTTP requests share the counter of their principal
+	subscribed atomic.Bool   // the client has subscribed to something, so it may get events that it did not ask for
 	connTasks
 
 	endOnce sync.Once
@@ -85,11 +86,13 @@ func newConn(s *Clients, t transport.Conn, g *auth.Grant) *conn {
 		log:       s.log.With().Str("transport", t.Name()).Str("principal", g.Subject).Logger(),
 		slowLimit: s.live().SlowClient,
 		bytesOut:  s.m.BytesOut.WithLabelValues(t.Name()),
+		inFlight:  new(atomic.Int64),
 
 		connTasks:    connTasks{tasksIdle: make(chan struct{}, 1)},
 		connRequests: connRequests{queues: map[string]*requestQueue{}, usedIDs: map[string]bool{}},
 		connStreams:  connStreams{subs: map[string]*subscription{}, watches: map[string]*watch{}},
 	}
+	c.request, _ = t.(*transport.HTTP)
 	c.ctx, c.cancel = context.WithCancel(s.ctx)
 	t.BeforeLarge(c.beginLargeRead)
 	return c
@@ -106,6 +109,9 @@ func (c *conn) serve() {
 	var leave func()
 	c.usage, leave = c.srv.usageOf(c.grant)
 	defer leave()
+	if c.request != nil {
+		c.inFlight = &c.usage.httpInFlight
+	}
 	c.helpers.Go(func() { c.containPanic("keepalive", func() { c.transport.KeepAlive(c.ctx, c.end, c.checkSent) }) }) // pings; ends with ctx; waited for below
 	over := transport.ReasonAuthOver
 	if sh := c.grant.Share; sh != nil {
@@ -193,6 +199,12 @@ func (c *conn) checkSent(err error) {
 // refuseRequest answers a request that was not accepted. Only the reading goroutine calls it. If a client floods the server, that goroutine waits
 // here, which is enough back-pressure.
 func (c *conn) refuseRequest(id jsontext.Value, e *protocol.Error) {
+	if c.request != nil {
+		c.request.SetFault(e.Code)
+		if id == nil {
+			id = protocol.NoID
+		}
+	}
 	c.checkSent(c.out.Send(func(dst []byte) []byte { return protocol.AppendFailure(dst, id, e) }))
 }
 

@@ -56,6 +56,7 @@ const (
 type handler struct {
 	access access
 	urgent bool // it ends or steers running work, so it is accepted beyond MaxInFlight
+	over   overHTTP
 	call   decodedCall
 }
 
@@ -75,33 +76,33 @@ var handlers = map[string]handler{
 	"session.update":  {access: changes, call: decoded(sessionUpdate)},
 	"session.reset":   {access: changes, urgent: true, call: decoded(sessionReset)},
 	"session.touch":   {access: changes, call: decoded(sessionTouch)},
-	"session.watch":   {access: reads, call: decoded(sessionWatch)},
-	"session.unwatch": {access: reads, urgent: true, call: decoded(sessionUnwatch)},
+	"session.watch":   {access: reads, over: needsConnection, call: decoded(sessionWatch)},
+	"session.unwatch": {access: reads, urgent: true, over: needsConnection, call: decoded(sessionUnwatch)},
 
 	"exec.run":    {access: changes, call: decoded(execRun)},
-	"exec.stream": {access: changes, call: decoded(execStream)},
+	"exec.stream": {access: changes, over: needsNDJSON, call: decoded(execStream)},
 	"exec.wait":   {access: reads, call: decoded(execWait)},
 	"exec.input":  {access: changes, urgent: true, call: decoded(execInput)},
 	"exec.cancel": {access: changes, urgent: true, call: decoded(execCancel)},
-	"exec.attach": {access: reads, call: decoded(execAttach)},
-	"exec.detach": {access: reads, urgent: true, call: decoded(execDetach)},
+	"exec.attach": {access: reads, over: needsNDJSON, call: decoded(execAttach)},
+	"exec.detach": {access: reads, urgent: true, over: needsConnection, call: decoded(execDetach)},
 	"exec.list":   {access: reads, call: decoded(execList)},
 
 	"process.start":  {access: changes, call: decoded(processStart)},
 	"process.list":   {access: reads, call: decoded(processList)},
 	"process.info":   {access: reads, call: decoded(processInfo)},
 	"process.logs":   {access: reads, call: decoded(processLogs)},
-	"process.detach": {access: reads, urgent: true, call: decoded(processDetach)},
+	"process.detach": {access: reads, urgent: true, over: needsConnection, call: decoded(processDetach)},
 	"process.input":  {access: changes, urgent: true, call: decoded(processInput)},
 	"process.kill":   {access: changes, urgent: true, call: decoded(processKill)},
 	"process.wait":   {access: reads, call: decoded(processWait)},
 
-	"term.open":     {access: changes, call: decoded(termOpen)},
+	"term.open":     {access: changes, over: needsConnection, call: decoded(termOpen)},
 	"term.input":    {access: changes, urgent: true, call: decoded(termInput)},
 	"term.resize":   {access: changes, urgent: true, call: decoded(termResize)},
 	"term.close":    {access: changes, urgent: true, call: decoded(termClose)},
-	"term.attach":   {access: reads, call: decoded(termAttach)},
-	"term.detach":   {access: reads, urgent: true, call: decoded(termDetach)},
+	"term.attach":   {access: reads, over: needsConnection, call: decoded(termAttach)},
+	"term.detach":   {access: reads, urgent: true, over: needsConnection, call: decoded(termDetach)},
 	"term.list":     {access: reads, call: decoded(termList)},
 	"term.snapshot": {access: reads, call: decoded(termSnapshot)},
 
@@ -112,7 +113,7 @@ var handlers = map[string]handler{
 	"recording.info":   {access: reads, call: decoded(recordingInfo)},
 	"recording.delete": {access: changes, call: decoded(recordingDelete)},
 
-	"stream.ack": {access: reads, urgent: true, call: decoded(streamAck)},
+	"stream.ack": {access: reads, urgent: true, over: needsConnection, call: decoded(streamAck)},
 
 	"system.drain":        {access: changes, call: decoded(systemDrain)},
 	"system.ping":         {access: reads, call: decoded(systemPing)},
@@ -142,7 +143,7 @@ const maxUrgent = 64
 
 // handle applies one request. It runs on the reading goroutine, which keeps requests in order.
 func (c *conn) handle(msg []byte) {
-	req, fault := protocol.DecodeRequest(msg)
+	req, fault := c.decode(msg)
 	most := c.srv.config.MaxInFlight
 	if handlers[req.Method].urgent {
 		most += maxUrgent
@@ -198,6 +199,9 @@ func (k *call) dispatch() (any, bool, error) {
 	case ok && k.c.grant.Share != nil && !guestMay(k.c.grant.Share, k.method):
 		return nil, false, protocol.Errorf(protocol.Forbidden, "this share link does not allow it")
 	case ok && (h.access == reads || k.c.principal.Role != auth.Viewer):
+		if e := k.checkHTTP(h.over); e != nil {
+			return nil, false, e
+		}
 		if err := k.admitAudit(h); err != nil {
 			return nil, false, err
 		}
@@ -283,7 +287,11 @@ func (k *call) answer(data any, err error) {
 
 func (k *call) message(data any, err error) transport.Message {
 	if err != nil {
-		e := protocol.AppendFailure(nil, k.id, k.fault(err))
+		fault := k.fault(err)
+		if k.c.request != nil {
+			k.c.request.SetFault(fault.Code)
+		}
+		e := protocol.AppendFailure(nil, k.id, fault)
 		return func(w io.Writer) error { _, err := w.Write(e); return err }
 	}
 	return func(w io.Writer) (err error) {

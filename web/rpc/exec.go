@@ -73,6 +73,9 @@ func (k *call) awaitEnd(e *pool.Exec, yieldMS *float64, timeout *protocol.Second
 
 func execStream(k *call, q *protocol.ExecStream) (any, bool, error) {
 	c := k.c
+	if e := k.checkWindow(q.WindowBytes); e != nil {
+		return nil, false, e
+	}
 	c.rememberCall(k)
 	return k.withSession(q.SessionRef, false, func(s *pool.Session) (any, bool, error) {
 		// mu is held over the pool's call, which does not wait: when a watch of this connection gets exec.started, the stream must be taken already.
@@ -152,6 +155,8 @@ func execCancel(k *call, q *protocol.ExecCancel) (any, bool, error) {
 			return nil, false, err
 		}
 		return k.cancel(e, q)
+	case q.RequestID != nil && c.request != nil:
+		return nil, false, notOverHTTP("request_id names a request of the same connection").With("field", "request_id")
 	case q.RequestID != nil:
 		earlier := c.findCall(q.RequestID)
 		if earlier == nil {
@@ -243,6 +248,9 @@ func execAttach(k *call, q *protocol.ExecAttach) (any, bool, error) {
 	e, err := k.exec(q.ExecID)
 	if err != nil {
 		return nil, false, err
+	}
+	if e := k.checkWindow(q.WindowBytes); e != nil {
+		return nil, false, e
 	}
 	k.c.mu.Lock()
 	defer k.c.mu.Unlock()

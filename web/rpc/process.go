@@ -72,6 +72,13 @@ func processLogs(k *call, q *protocol.ProcessLogs) (any, bool, error) {
 		limit = min(*q.MaxBytes, maxLogBytes)
 	}
 	if q.Follow {
+		e := k.checkHTTP(needsNDJSON)
+		if e == nil {
+			e = k.checkWindow(q.WindowBytes)
+		}
+		if e != nil {
+			return nil, false, e
+		}
 		return k.followLogs(processSource(p), q, limit)
 	}
 	return k.answerLater(func() (any, bool, error) { // the answer may have 16 MiB

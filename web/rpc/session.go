@@ -11,6 +11,9 @@ import (
 
 func sessionCreate(k *call, q *protocol.SessionCreate) (any, bool, error) {
 	c := k.c
+	if q.OnDisconnect == "destroy" && c.request != nil {
+		return nil, false, notOverHTTP("on_disconnect destroy binds the session to a connection").With("field", "on_disconnect")
+	}
 	key := nameKey(q.Name)
 	create := func() (any, bool, error) {
 		s, made, err := c.srv.pool.CreateOrFind(c.srv.ctx, c.principal.Subject, q) // not the client's ctx: the session may outlive it

@@ -36,6 +36,7 @@ func systemCapabilities(k *call, _ *protocol.None) (any, bool, error) {
 	for _, m := range protocol.Methods() {
 		data.Methods = append(data.Methods, m.Name)
 	}
+	data.Features = append([]string{"rpc"}, data.Features...)
 	data.Principal = protocol.Who{Subject: k.c.principal.Subject, Role: string(k.c.principal.Role)}
 	if sh := k.c.grant.Share; sh != nil {
 		info := sh.Info()

@@ -29,8 +29,11 @@ type principalUsage struct {
 	conns    int // guarded by Clients.mu; how many connections use it
 	requests atomic.Int64
 	streams  atomic.Int64
-	reading  *semaphore.Weighted
-	answers  *semaphore.Weighted
+
+	httpInFlight atomic.Int64 // HTTP requests that are in flight; all of them together have the bound of one connection
+
+	reading *semaphore.Weighted
+	answers *semaphore.Weighted
 }
 
 func newPrincipalUsage(reading, answers int64) *principalUsage {

@@ -209,3 +209,12 @@ func (o *Outbox) frame(p []byte, last bool) error {
 	}
 	return err
 }
+
+// close makes later messages fail. It waits for the one that is being written.
+func (o *Outbox) close() {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	if o.err == nil {
+		o.err = errClosing
+	}
+}

@@ -18,9 +18,11 @@ type Socket struct {
 	net.Conn
 	slowLimit time.Duration // set once; how long a write may wait without the peer reading a byte
 	onLeave   func()        // set once; called when the client is no stranger any more, perhaps more than once
+	unread    []byte        // owned by whoever reads; bytes that come before those of Conn
 
 	deadlineFixed atomic.Bool // setFinalDeadline has set a deadline, which replaces slowLimit
 	lastTaken     atomicTime  // when the peer last made room for a write that waited
+	wasSlow       atomic.Bool // a write has failed because the peer read nothing
 }
 
 // NewSocket returns the Socket of an accepted connection. A write fails when the peer reads nothing for slowLimit. onLeave is called when the client
@@ -31,6 +33,16 @@ func NewSocket(c net.Conn, slowLimit time.Duration, onLeave func()) *Socket {
 
 // LeaveStrangers records that the client has authenticated.
 func (s *Socket) LeaveStrangers() { s.onLeave() }
+
+// Read reads first what was given back.
+func (s *Socket) Read(p []byte) (int, error) {
+	if len(s.unread) == 0 {
+		return s.Conn.Read(p)
+	}
+	n := copy(p, s.unread)
+	s.unread = s.unread[n:]
+	return n, nil
+}
 
 // An atomicTime is set by one goroutine and read by another. It uses the monotonic clock, so that setting the machine's time makes no client look
 // silent. The zero value means no moment.
@@ -85,6 +97,7 @@ func (s *Socket) Write(p []byte) (n int, err error) {
 		case s.deadlineFixed.Load():
 			return n, err
 		case now.Sub(took) >= s.slowLimit:
+			s.wasSlow.Store(true)
 			return n, errSlow
 		}
 	}

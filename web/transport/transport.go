@@ -1,4 +1,5 @@
-// Package transport carries messages between a client and the gateway: over a WebSocket, or as lines on a Unix socket or inside this process.
+// Package transport carries messages between a client and the gateway: over a WebSocket, or as lines on a Unix socket or inside this
+// process, or as one HTTP request with its response.
 package transport
 
 import (
@@ -38,6 +39,7 @@ var CloseReasons = []CloseReason{ReasonClient, ReasonSlow, ReasonSilent, ReasonS
 const (
 	WebSocketName = "websocket"
 	UnixName      = "unix"
+	HTTPName      = "http"
 	InProcessName = "in_process"
 )
 
@@ -65,12 +67,16 @@ type Conn interface {
 
 var (
 	ErrHalfClosed = errors.New("client will send no more")
+	ErrHTTP       = errors.New("client speaks HTTP")
 )
 
 // ReasonOf returns the reason for a transport's error. Errors of the network (resets, timeouts, vanished peers) mean that the client has gone.
 func ReasonOf(err error) CloseReason {
 	if errors.Is(err, websocket.ErrMessageTooBig) {
 		return ReasonTooBig
+	}
+	if err == ErrHTTP { // it goes on as another connection
+		return ReasonClient
 	}
 	if errors.Is(err, errPieces) {
 		return ReasonFlood

@@ -5,6 +5,7 @@ import (
 	"context"
 	"io"
 	"net"
+	"sync/atomic"
 	"syscall"
 	"time"
 
@@ -26,6 +27,8 @@ type UnixSocket struct {
 	next        int          // owned by Read; where the next line begins in buf
 	deadlineSet bool         // owned by Read; a deadline is set for the rest of a line
 	eof         bool         // owned by Read
+	spoke       bool         // owned by Read; the first bytes have shown that the client sends lines
+	http        atomic.Bool  // the client speaks HTTP, so the connection goes on without this transport
 }
 
 // NewUnixSocket returns the transport of an accepted connection.
@@ -59,10 +62,36 @@ func longLine(int64) (before, after []byte) { return nil, []byte{'\n'} }
 // Name is UnixName or InProcessName.
 func (t *UnixSocket) Name() string { return t.name }
 
-// Read returns the next line that is not empty.
+// httpMethods begin the first request of a client that speaks HTTP. No JSON object begins like this.
+var httpMethods = [][]byte{[]byte("POST /"), []byte("GET /"), []byte("HEAD /"), []byte("OPTIONS /"), []byte("DELETE /")}
+
+// speaksHTTP reports whether the first bytes are those of HTTP, and whether they are enough to decide.
+func speaksHTTP(first []byte) (http, decided bool) {
+	decided = true
+	for _, m := range httpMethods {
+		if bytes.HasPrefix(first, m) {
+			return true, true
+		}
+		decided = decided && !bytes.HasPrefix(m, first)
+	}
+	return false, decided
+}
+
+// Read returns the next line that is not empty. It returns ErrHTTP if the first bytes are those of HTTP. Then this transport leaves the connection alone:
+// HTTP returns it.
 func (t *UnixSocket) Read() ([]byte, error) {
 	scanned := t.next
 	for {
+		if !t.spoke && len(t.buf) > 0 {
+			http, decided := speaksHTTP(t.buf)
+			if http {
+				t.sock.unread, t.buf = t.buf, nil
+				t.sock.SetReadDeadline(time.Time{})
+				t.http.Store(true)
+				return nil, ErrHTTP
+			}
+			t.spoke = decided
+		}
 		if i := bytes.IndexByte(t.buf[scanned:], '\n'); i >= 0 {
 			line := t.buf[t.next : scanned+i]
 			t.next = scanned + i + 1
@@ -128,6 +157,14 @@ func (t *UnixSocket) tooLarge() error {
 	return protocol.Errorf(protocol.RequestTooLarge, "request exceeds %d bytes", t.limit).With("limit", t.limit)
 }
 
+// HTTP returns the connection, from its first byte on, if Read has returned ErrHTTP; else nil.
+func (t *UnixSocket) HTTP() *Socket {
+	if t.http.Load() {
+		return t.sock
+	}
+	return nil
+}
+
 // KeepAlive does nothing: the kernel reports when a local peer is gone.
 func (t *UnixSocket) KeepAlive(context.Context, func(CloseReason), func(error)) {}
 
@@ -151,6 +188,9 @@ func (t *UnixSocket) AwaitHangup() {
 
 // SendClose lets a message that is being written go out, and closes the connection.
 func (t *UnixSocket) SendClose(why CloseReason) {
+	if t.http.Load() {
+		return
+	}
 	if why == ReasonSlow {
 		t.sock.Close()
 		return
@@ -161,4 +201,8 @@ func (t *UnixSocket) SendClose(why CloseReason) {
 }
 
 // Close drops the connection.
-func (t *UnixSocket) Close() { t.sock.Close() }
+func (t *UnixSocket) Close() {
+	if !t.http.Load() {
+		t.sock.Close()
+	}
+}

@@ -7,7 +7,9 @@ import (
 	"maps"
 	"os"
 	"os/exec"
+	"path/filepath"
 	"regexp"
+	"strconv"
 	"strings"
 	"syscall"
 	"testing"
@@ -67,23 +69,90 @@ func TestReadmeFirstBlock(t *testing.T) {
 // The request in README.md gets the answer that stands below it.
 func TestReadmeRequest(t *testing.T) {
 	t.Parallel()
-	blocks := readmeBlocks(t, "json")
-	var request, answer struct {
-		Method string
-		Params object
-		OK     bool
-		Data   map[string]any
-	}
-	for i, into := range []any{&request, &answer} {
-		if err := json.Unmarshal([]byte(blocks[i]), into); err != nil {
-			t.Fatal(err)
+	var command string
+	for _, block := range readmeBlocks(t, "sh") {
+		if strings.Contains(block, "/v1/rpc") {
+			command = block
 		}
 	}
-	delete(answer.Data, "…")
-	got := rig.Shared(t, "readme").Dial(t).Try(request.Method, request.Params)
-	real := maps.Clone(got.Data)
-	maps.DeleteFunc(real, func(k string, _ any) bool { _, shown := answer.Data[k]; return !shown })
-	if got.OK != answer.OK || !maps.EqualFunc(real, answer.Data, func(a, b any) bool { return a == b }) {
-		t.Errorf("README.md shows %v, the answer has %v", answer.Data, real)
+	var want struct {
+		OK   bool
+		Data map[string]any
+	}
+	if err := json.Unmarshal([]byte(readmeBlocks(t, "json")[0]), &want); err != nil {
+		t.Fatal(err)
+	}
+	delete(want.Data, "…")
+	g, token := gatewayWithToken(t)
+	sh := exec.CommandContext(t.Context(), "sh", "-c", strings.ReplaceAll(command, "127.0.0.1:7681", g.Addr))
+	sh.Env = append(os.Environ(), "TOKEN="+token)
+	out, err := sh.Output()
+	got := want
+	got.Data = nil
+	if e := json.Unmarshal(out, &got); e != nil {
+		t.Fatalf("%q: %v, %v", out, e, err)
+	}
+	maps.DeleteFunc(got.Data, func(k string, _ any) bool { _, shown := want.Data[k]; return !shown })
+	if got.OK != want.OK || !maps.EqualFunc(got.Data, want.Data, func(a, b any) bool { return a == b }) {
+		t.Errorf("README.md shows %v, the answer has %v", want.Data, got.Data)
+	}
+}
+
+// gatewayWithToken is a gateway that demands a token, and an admin's token.
+func gatewayWithToken(t *testing.T, flags ...string) (*rig.Server, string) {
+	t.Helper()
+	file := filepath.Join(t.TempDir(), "tokens")
+	const token = "token-of-the-pages-0123456789"
+	if err := os.WriteFile(file, []byte(token+" ann admin\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	return rig.Gateway(t, append(flags, "--auth", "token", "--token-file", file)...), token
+}
+
+// Each block of docs/clients/http.md, in one shell, prints what stands below it.
+func TestHTTPPage(t *testing.T) {
+	t.Parallel()
+	for _, program := range []string{"curl", "jq"} {
+		if _, err := exec.LookPath(program); err != nil {
+			t.Skip("there is no " + program)
+		}
+	}
+	text, err := os.ReadFile("../../../docs/clients/http.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	const end = "--- end of a block ---\n"
+	var script string
+	var blocks, wants []string
+	for _, m := range regexp.MustCompile("(?ms)^```sh\n(.*?)^```$(?:\n\n```text\n(.*?)^```$)?").FindAllStringSubmatch(string(text), -1) {
+		blocks, wants = append(blocks, m[1]), append(wants, m[2])
+		script += m[1] + "printf '%s' '" + end + "'\n"
+	}
+	g, token := gatewayWithToken(t)
+	port := 3000
+	for !rig.PortIsFree(port) {
+		port++
+	}
+	for from, to := range map[string]string{"127.0.0.1:7681": g.Addr, "3000": strconv.Itoa(port), "$(cat ~/.local/state/trl/operator-token)": token} {
+		if !strings.Contains(script, from) {
+			t.Errorf("the page has no %q", from)
+		}
+		script = strings.ReplaceAll(script, from, to)
+	}
+	ctx, cancel := context.WithTimeout(t.Context(), 2*testkit.Patience)
+	defer cancel()
+	sh := exec.CommandContext(ctx, "bash", "-c", script)
+	sh.Dir, sh.WaitDelay = t.TempDir(), rig.EndWithin
+	var stderr bytes.Buffer
+	sh.Stderr = &stderr
+	out, err := sh.Output()
+	got := strings.Split(string(out), end)
+	for i, block := range blocks {
+		if i >= len(got)-1 || got[i] != wants[i] {
+			t.Errorf("this block:\n%s\nprinted %q, not %q (%v, %s)", block, got[min(i, len(got)-1)], wants[i], err, stderr.String())
+		}
+	}
+	if len(blocks) < 12 {
+		t.Errorf("only %d blocks found", len(blocks))
 	}
 }
