@@ -97,7 +97,7 @@ var meanings = map[string]string{
 	"limits":                    "bounds on the session's processes in force",
 	"SessionCreate.limits":      "bounds on the session's processes; a bound above the server's becomes the server's, a bound that the server cannot enforce is NOT_SUPPORTED (the server's)",
 	"Capabilities.limits":       "the server's bounds by name; the end of the name is the unit",
-	"features":                  "what the server offers besides the methods: `rpc` is [requests over HTTP](#over-http)",
+	"features":                  "what the server offers besides the methods: `rpc` is [requests over HTTP](#over-http), `mcp` is tools for agents at `/mcp`",
 	"Capabilities.session_user": "the user of the sessions if it is not the server's own: a name, a number, or a range from which each session has its own",
 	"Capabilities.no_new_privs": "nothing in a session gets privileges that its user does not have: no sudo",
 	"Capabilities.allow_write":  "the directories below which sessions may write, and nowhere else; absent: wherever their user may",

@@ -14,7 +14,9 @@ type liveConfig struct {
 }
 
 func (c *Config) liveConfig() *liveConfig {
-	return &liveConfig{c.Origins, rpc.LiveConfig{MaxFrame: c.MaxFrame, SlowClient: c.SlowClient, Capabilities: c.Capabilities}}
+	can := c.Capabilities
+	can.Features = []string{"mcp"}
+	return &liveConfig{c.Origins, rpc.LiveConfig{MaxFrame: c.MaxFrame, SlowClient: c.SlowClient, Capabilities: can}}
 }
 
 // Reload puts Origins, MaxFrame, SlowClient, Capabilities, TLSCert and TLSKey of c in force, either all of them or none; it ignores the rest of c.

@@ -255,7 +255,7 @@ func TestRPCStatuses(t *testing.T) {
 	if got := bob.call("exec.run", object{"session_id": session, "command": "cd /usr; pwd"}).Stdout(); got != "/usr\n" {
 		t.Errorf("the session goes on: %q", got)
 	}
-	if features := bob.call("system.capabilities", nil)["features"]; fmt.Sprint(features) != "[rpc]" {
+	if features := bob.call("system.capabilities", nil)["features"]; fmt.Sprint(features) != "[rpc mcp]" {
 		t.Errorf("features %v", features)
 	}
 }

@@ -20,7 +20,7 @@ export interface Capabilities {
   subprotocols: string[];
   /** the methods that the server knows */
   methods: string[];
-  /** what the server offers besides the methods: `rpc` is [requests over HTTP](#over-http) */
+  /** what the server offers besides the methods: `rpc` is [requests over HTTP](#over-http), `mcp` is tools for agents at `/mcp` */
   features: string[];
   /** how processes are contained */
   isolation: Isolation;
