@@ -226,25 +226,46 @@ func (d *Directory) mayTake(ctx context.Context, k recordKey, theirs Claim, sess
 	return d.leaseHasEnded(ctx, theirs.Epoch)
 }
 
-// find asks any server first, which is fast and answers also while a leader is elected. Only the leader knows that a key does not exist.
-func (d *Directory) find(ctx context.Context, k recordKey) (Claim, bool, error) {
-	ctx, end, err := d.bounded(ctx)
-	if err != nil {
+// leaderPatience is how long a question waits for the bucket's leader, before any server may answer it.
+const leaderPatience = 500 * time.Millisecond
+
+func (d *Directory) find(ctx context.Context, k recordKey) (c Claim, found bool, err error) {
+	e, err := d.read(ctx, k.bucket, k.key)
+	switch {
+	case errors.Is(err, kv.ErrNotFound):
+		return Claim{}, false, nil
+	case err != nil:
 		return Claim{}, false, err
 	}
-	defer end()
-	e, err := k.bucket.Get(ctx, k.key)
-	if errors.Is(err, kv.ErrNotFound) {
-		e, err = k.bucket.Latest(ctx, k.key)
-	}
-	var c Claim
-	if err == nil {
-		err = json.Unmarshal(e.Value, &c)
-	}
-	if errors.Is(err, kv.ErrNotFound) {
-		return Claim{}, false, nil
-	}
+	err = json.Unmarshal(e.Value, &c)
 	return c, err == nil, err
+}
+
+// read asks the leader, who knows what was written last. While the servers elect one, any server may answer, but only with a key that exists: it
+// may lag behind, so that it knows the key's last owner.
+func (d *Directory) read(ctx context.Context, b *kv.Bucket, key string) (kv.Entry, error) {
+	ctx, end, err := d.bounded(ctx)
+	if err != nil {
+		return kv.Entry{}, err
+	}
+	defer end()
+	for {
+		soon, cancel := context.WithTimeout(ctx, leaderPatience)
+		e, err := b.Latest(soon, key)
+		cancel()
+		if !errors.Is(err, ErrUnavailable) {
+			return e, err
+		}
+		soon, cancel = context.WithTimeout(ctx, leaderPatience)
+		e, anyErr := b.Get(soon, key)
+		cancel()
+		if anyErr == nil {
+			return e, nil
+		}
+		if ctx.Err() != nil {
+			return kv.Entry{}, err
+		}
+	}
 }
 
 func (d *Directory) release(ctx context.Context, k recordKey, session string) error {

@@ -23,18 +23,9 @@ func (d *Directory) PutLogin(ctx context.Context, token string, allows []byte, l
 	return err
 }
 
-// Login returns what the login with a token allows.
+// Login returns what the login with a token allows. While NATS elects a leader, a login that has just ended may still count.
 func (d *Directory) Login(ctx context.Context, token string) (allows []byte, found bool, err error) {
-	ctx, end, err := d.bounded(ctx)
-	if err != nil {
-		return nil, false, err
-	}
-	defer end()
-	key := hashed("login", token)
-	e, err := d.logins.Get(ctx, key)
-	if errors.Is(err, kv.ErrNotFound) { // that server may lag behind
-		e, err = d.logins.Latest(ctx, key)
-	}
+	e, err := d.read(ctx, d.logins, hashed("login", token))
 	if errors.Is(err, kv.ErrNotFound) {
 		return nil, false, nil
 	}
