@@ -91,7 +91,8 @@ func (c *Conn) Version() int { return c.version }
 // Over is closed when the link has ended at this end: by Close, by Drop, or after an error of Read.
 func (c *Conn) Over() <-chan struct{} { return c.over }
 
-// BeforeLarge sets a function, once and before Read. Read calls it before it reads more than KeepBuffer of a message; it may fail.
+// BeforeLarge sets a function, once and before Read. Read calls it before it reads more than KeepBuffer of a message. If it fails, Read returns its
+// error as it is, and the only thing left to do is to answer and to close.
 func (c *Conn) BeforeLarge(f func() error) { c.large = f }
 
 // Read returns the next message, which is valid until the next Read. After an error the link is over: a *CloseError if the other end has closed it,
@@ -104,11 +105,17 @@ func (c *Conn) Read() (Kind, []byte, error) {
 	if err == nil {
 		c.buf, err = c.readAll(c.buf[:0], r)
 	}
+	if no, ok := err.(notRead); ok {
+		return 0, nil, no.error
+	}
 	if err != nil {
 		return 0, nil, c.failed(err)
 	}
 	return kind, c.buf, nil
 }
+
+// notRead is an error of the function of BeforeLarge.
+type notRead struct{ error }
 
 func (c *Conn) readAll(buf []byte, r io.Reader) ([]byte, error) {
 	if cap(buf) == 0 {
@@ -118,7 +125,7 @@ func (c *Conn) readAll(buf []byte, r io.Reader) ([]byte, error) {
 		if len(buf) == cap(buf) {
 			if 2*len(buf) > KeepBuffer && c.large != nil {
 				if err := c.large(); err != nil {
-					return buf, err
+					return buf, notRead{err}
 				}
 			}
 			buf = append(buf, make([]byte, len(buf))...)[:len(buf)]

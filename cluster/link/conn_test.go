@@ -313,8 +313,18 @@ func TestMessagesAreBounded(t *testing.T) {
 	no := errors.New("no memory")
 	accepted.BeforeLarge(func() error { return no })
 	go func() { _ = dialled.Send(Text, make([]byte, 1<<20)) }() // ends with the link
-	if _, _, err := accepted.Read(); !errors.Is(err, no) {
+	if _, _, err := accepted.Read(); err != no {
 		t.Errorf("no memory for a message: %v", err)
+	}
+	if err := accepted.Send(Text, []byte("no room")); err != nil {
+		t.Error(err)
+	}
+	if _, p, err := dialled.Read(); err != nil || string(p) != "no room" {
+		t.Errorf("the answer: %q, %v", p, err)
+	}
+	go accepted.Close(1009, "too big") // ends within a second
+	if code, _ := CloseCode(func() error { _, _, err := dialled.Read(); return err }()); code != 1009 {
+		t.Errorf("closed with %d", code)
 	}
 }
 
