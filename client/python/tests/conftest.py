@@ -72,7 +72,9 @@ class Gateway:
         def found() -> int | None:
             threads = pathlib.Path(f"/proc/{self.process.pid}/task").glob("*/children")
             children = " ".join(t.read_text() for t in threads).split()
-            return next((int(c) for c in children if b"\0serve\0" in _arguments(c)), None)
+            serving = [int(c) for c in children if b"\0serve\0" in _arguments(c)]
+            # Until its exec, a shell that the keeper has just forked has the keeper's arguments.
+            return serving[0] if len(serving) == 1 else None
 
         pid: int = until(found)
         return pid

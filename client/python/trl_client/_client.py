@@ -91,6 +91,11 @@ class Client:
         self._siblings.discard(sibling)
         await sibling.close()
 
+    @property
+    def busy(self) -> bool:
+        """Whether something runs in the background, which may have a request to send."""
+        return bool(self._tasks)
+
     async def close(self) -> None:
         if self._closed:
             return

@@ -237,13 +237,17 @@ async def run_to_end(client: Client, params: Mapping[str, Any]) -> dict[str, Any
     def sent(link: Link, request_id: int) -> None:
         where[:] = [(link, request_id)]
 
-    run = client.spawn(client.call("exec.run", params, sent=sent))
+    keyed = {"request_key": new_key(), **params}
     try:
-        await asyncio.wait({run})
+        if client.busy:
+            await asyncio.sleep(0)  # what was called before this is sent before this
+        return await client.call("exec.run", keyed, sent=sent)
     except asyncio.CancelledError:
-        await asyncio.wait({client.spawn(_cancel(run, where))}, timeout=KILL_GRACE + 1)
+        if where:
+            # Asks again under the same key, which joins the command, to hear of its end.
+            again = client.spawn(client.call("exec.run", keyed, sent=sent))
+            await asyncio.wait({client.spawn(_cancel(again, where))}, timeout=KILL_GRACE + 1)
         raise
-    return run.result()
 
 
 async def _cancel(run: asyncio.Task[dict[str, Any]], where: list[tuple[Link, int]]) -> None:

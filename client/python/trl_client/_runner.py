@@ -54,14 +54,21 @@ class Runner:
         if threading.current_thread() is self._thread:
             raise RuntimeError("the blocking API cannot be used in a callback of trl_client.aio")
         done = threading.Event()
-        tasks: list[asyncio.Task[R]] = []
+        tasks: list[asyncio.Task[None]] = []
+        results: list[R] = []
+        errors: list[BaseException] = []
 
-        async def main() -> R:
-            return await work()
+        async def main() -> None:
+            try:
+                results.append(await work())
+            except BaseException as e:
+                errors.append(e)
+            finally:
+                done.set()  # here, because a callback of the task would come a turn of the loop later
 
         def start() -> None:
             tasks.append(self._loop.create_task(main()))
-            tasks[0].add_done_callback(lambda _: done.set())
+            tasks[0].add_done_callback(lambda _: done.set())  # a task that is cancelled before its first step runs no `finally`
 
         def cancel() -> None:
             if tasks:
@@ -77,12 +84,14 @@ class Runner:
             if self._submit(cancel):
                 done.wait()
             raise
+        if results:
+            return results[0]
         try:
-            return tasks[0].result()
-        except asyncio.CancelledError:
-            if self._stopped:
+            if self._stopped and (not errors or isinstance(errors[0], asyncio.CancelledError)):
                 raise ClosedError("the client was closed meanwhile") from None
-            raise
+            raise errors[0]
+        finally:
+            errors.clear()  # otherwise the exception and this frame keep each other alive
 
     def iterate(self, events: AsyncGenerator[R, None]) -> Iterator[R]:
         """The events of an asynchronous generator, which is closed when this one is."""

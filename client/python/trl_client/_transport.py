@@ -83,7 +83,7 @@ def _websockets() -> Any:
     try:
         return importlib.import_module("websockets")
     except ImportError as e:
-        raise TrlError("connecting to http:// and ws:// needs the package `websockets`") from e
+        raise TrlError("connecting to http:// and ws:// needs the package `websockets`: pip install websockets") from e
 
 
 # A client that dials again after one of these would meet the same end.
