@@ -51,7 +51,10 @@ func plots() error {
 			return err
 		}
 	}
-	return os.WriteFile(*doc, text, 0o666)
+	if err := os.WriteFile(*doc, text, 0o666); err != nil {
+		return err
+	}
+	return clusterPlots()
 }
 
 // tableOf puts a table between its marks: <!-- NAME --> and <!-- end -->.

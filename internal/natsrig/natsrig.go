@@ -205,6 +205,27 @@ func (c *Cluster) Leader(stream string) (leader *Server) {
 	return leader
 }
 
+// Usage returns the processor time that the running servers have used, and the bytes of memory that they use.
+func (c *Cluster) Usage() (cpu time.Duration, rss int) {
+	for _, s := range c.Servers {
+		if s.cmd == nil {
+			continue
+		}
+		stat, _ := os.ReadFile(fmt.Sprintf("/proc/%d/stat", s.cmd.Process.Pid))
+		_, rest, _ := strings.Cut(string(stat), ") ")
+		fields := strings.Fields(rest)
+		if len(fields) < 22 {
+			continue
+		}
+		user, _ := strconv.Atoi(fields[11])
+		system, _ := strconv.Atoi(fields[12])
+		pages, _ := strconv.Atoi(fields[21])
+		cpu += time.Duration(user+system) * 10 * time.Millisecond // a tick is 1/100 s on Linux
+		rss += pages * os.Getpagesize()
+	}
+	return cpu, rss
+}
+
 // program builds nats-server once in each test binary, from a module that is not ours. The file has no name any more when the tests run, so
 // nobody needs to remove it.
 var program = sync.OnceValues(func() (string, error) {
