@@ -140,7 +140,7 @@ bench-plots: ## make the pictures and tables of docs/PERFORMANCE.md from docs/fi
 	$(BENCH_RUN) plots -out $(FIGURES) $(ARGS)
 
 cluster-sim: ## simulate 10 to 1,000 nodes with real nats-servers, for docs/cluster-scale.md (10 minutes); ARGS='-nodes 10,100'
-	go test -tags soak -count 1 -timeout 1h -run 'TestScale$$' -v ./cluster/directory -args -out '$(abspath $(FIGURES))' $(ARGS)
+	go test -tags soak -count 1 -timeout 1h -run 'TestScale$$' -v ./cluster/directory -args -nodes 10,30,100,300,1000 -out '$(abspath $(FIGURES))' $(ARGS)
 	$(BENCH_RUN) plots -out $(FIGURES)
 
 bench-go: ## the packages' own benchmarks; BENCH=Command BENCHTIME=3s

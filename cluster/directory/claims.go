@@ -115,7 +115,8 @@ func (d *Directory) ClaimKey(ctx context.Context, principal, key, session string
 	return d.claim(ctx, d.requestKey(principal, key), session)
 }
 
-// ClaimMoved says that a session whose id names another node is on this one now. The node that had it last is overwritten.
+// ClaimMoved says that a session whose id names another node is on this one now. The node that had it last is overwritten, and calls ReleaseMoved
+// and ReleaseName then, so that it does not write the keys again. This node claims the session's name, too.
 func (d *Directory) ClaimMoved(ctx context.Context, session string) error {
 	_, err := d.claim(ctx, recordKey{d.moved, session}, session)
 	return err
@@ -136,12 +137,13 @@ func (d *Directory) FindMoved(ctx context.Context, session string) (Claim, bool,
 	return d.find(ctx, recordKey{d.moved, session})
 }
 
-// ReleaseName frees a name if session has it. If it returns ErrUnavailable, the name is freed as soon as NATS answers.
+// ReleaseName frees a name if session has it on this node. A node that has given a session to another one calls it too, and frees nothing. If it
+// returns ErrUnavailable, the name is freed as soon as NATS answers.
 func (d *Directory) ReleaseName(ctx context.Context, principal, name, session string) error {
 	return d.release(ctx, d.nameKey(principal, name), session)
 }
 
-// ReleaseMoved forgets that a session has moved, because it has ended.
+// ReleaseMoved forgets that a session has moved here, because it has ended, or has moved on.
 func (d *Directory) ReleaseMoved(ctx context.Context, session string) error {
 	return d.release(ctx, recordKey{d.moved, session}, session)
 }
@@ -158,7 +160,7 @@ func (d *Directory) claim(ctx context.Context, k recordKey, session string) (Cla
 		return Claim{}, err
 	}
 	defer unlock()
-	now, term, err := d.tryClaim(ctx, k, ours)
+	now, term, err := d.tryClaim(ctx, k, ours, true)
 	if err != nil {
 		d.dropLater(k, session) // it may have been written, or may still be
 		return Claim{}, err
@@ -177,8 +179,9 @@ func (d *Directory) claim(ctx context.Context, k recordKey, session string) (Cla
 	return ours, nil
 }
 
-// tryClaim writes ours, if the key is free, and returns what is there then. term is the health.term in which that was so.
-func (d *Directory) tryClaim(ctx context.Context, k recordKey, ours Claim) (now Claim, term int, err error) {
+// tryClaim writes ours, if the key is free, and returns what is there then. term is the health.term in which that was so. moves says that the
+// session may have been on another node before, which loses the key.
+func (d *Directory) tryClaim(ctx context.Context, k recordKey, ours Claim, moves bool) (now Claim, term int, err error) {
 	value, err := json.Marshal(ours)
 	if err != nil {
 		return Claim{}, 0, err
@@ -193,7 +196,10 @@ func (d *Directory) tryClaim(ctx context.Context, k recordKey, ours Claim) (now 
 		}
 		var theirs Claim
 		if json.Unmarshal(e.Value, &theirs) == nil {
-			free, err := d.mayTake(ctx, k, theirs, ours.Session)
+			free, err := moves, error(nil)
+			if theirs.Session != ours.Session {
+				free, err = d.mayTake(ctx, k, theirs)
+			}
 			if err != nil || !free {
 				return theirs, term, err
 			}
@@ -205,11 +211,8 @@ func (d *Directory) tryClaim(ctx context.Context, k recordKey, ours Claim) (now 
 	}
 }
 
-// mayTake says whether a key that belongs to theirs may be taken for a session of this node. The caller has locked the key.
-func (d *Directory) mayTake(ctx context.Context, k recordKey, theirs Claim, session string) (bool, error) {
-	if theirs.Session == session { // the same session, on another node before
-		return true, nil
-	}
+// mayTake says whether a key that belongs to theirs may be taken for another session. The caller has locked the key.
+func (d *Directory) mayTake(ctx context.Context, k recordKey, theirs Claim) (bool, error) {
 	d.mu.Lock()
 	r := &d.records
 	if theirs.Epoch == d.opts.Node.Epoch { // what this node does not own any more, or never did because its claim failed
@@ -308,7 +311,7 @@ func (d *Directory) drop(ctx context.Context, k recordKey, session string) error
 		switch {
 		case errors.Is(err, kv.ErrNotFound):
 			err = k.bucket.Delete(ctx, k.key, 0)
-		case err == nil && json.Unmarshal(e.Value, &c) == nil && c.Session == session:
+		case err == nil && json.Unmarshal(e.Value, &c) == nil && c.Session == session && c.Epoch == d.opts.Node.Epoch:
 			err = k.bucket.Delete(ctx, k.key, e.Revision)
 		}
 		if err == nil {

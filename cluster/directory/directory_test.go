@@ -119,6 +119,14 @@ func TestNamesHaveOneOwner(t *testing.T) {
 			t.Errorf("%+v, %v, %v", c, found, err)
 		}
 	}
+	n2.wins("travels", "s-travels")
+	n1.wins("travels", "s-travels") // the session is on n1 now
+	if err := n2.ReleaseName(t.Context(), "ann", "travels", "s-travels"); err != nil {
+		t.Error(err)
+	}
+	if c, found, err := n2.FindName(t.Context(), "ann", "travels"); err != nil || !found || c.Epoch != "epochn1" {
+		t.Errorf("the name of a session that moved: %+v, %v, %v", c, found, err)
+	}
 	if err := n1.ReleaseMoved(t.Context(), "s-moves"); err != nil {
 		t.Error(err)
 	}
@@ -219,7 +227,12 @@ func TestEverythingIsRebuilt(t *testing.T) {
 	n1, n2 := all[0], all[1]
 	n1.wins("a", "s1")
 	n1.SetLive("ann", 2)
-	if err := n1.ClaimMoved(t.Context(), "s-moved"); err != nil {
+	for _, m := range []*member{n2, n1} {
+		if err := m.ClaimMoved(t.Context(), "s-moved"); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := n2.ReleaseMoved(t.Context(), "s-moved"); err != nil { // n2 does not write it again
 		t.Fatal(err)
 	}
 	if k, err := n1.ClaimKey(t.Context(), "ann", "k", "s1"); err != nil || !k.Won {

@@ -138,7 +138,8 @@ func (d *Directory) beat(now time.Time) {
 	value, err := json.Marshal(announcement{n, d.instance})
 	if err == nil {
 		ctx, cancel := context.WithTimeout(d.ctx, beatTimeout)
-		if degraded { // the bucket may be gone
+		if degraded { // the bucket may be gone, or have no leader; the others hear the entry all the same
+			_ = d.nodes.Conn.Publish(d.nodes.Subject(n.Epoch), value)
 			err = d.nodes.Make(ctx)
 		}
 		if err == nil {

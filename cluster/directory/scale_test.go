@@ -28,7 +28,7 @@ import (
 )
 
 var (
-	scaleNodes = flag.String("nodes", "10,100,1000", "TestScale: the numbers of nodes")
+	scaleNodes = flag.String("nodes", "10,100", "TestScale: the numbers of nodes")
 	scaleFor   = flag.Duration("load-for", 2*time.Minute, "TestScale: the longest time to load the names of one step")
 	scaleOut   = flag.String("out", "", "TestScale: the directory for cluster.json")
 )

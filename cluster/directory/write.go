@@ -183,8 +183,9 @@ func (d *Directory) restoreOne(ctx context.Context, k recordKey) (lost *Conflict
 	}
 	session, old := r.session, !r.written.IsZero() && time.Since(r.written) > ownedTTL/3
 	d.mu.Unlock()
-	now, term, err := d.tryClaim(ctx, k, Claim{session, d.opts.Node.Epoch, true})
-	if err == nil && now.Session == session && old {
+	now, term, err := d.tryClaim(ctx, k, Claim{session, d.opts.Node.Epoch, true}, false)
+	ours := now.Session == session && now.Epoch == d.opts.Node.Epoch
+	if err == nil && ours && old {
 		err = d.renew(ctx, k)
 	}
 	if err != nil {
@@ -192,12 +193,15 @@ func (d *Directory) restoreOne(ctx context.Context, k recordKey) (lost *Conflict
 	}
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	if now.Session == session {
+	if ours {
 		r.term, r.written = term, time.Now()
 		return nil, nil
 	}
 	if d.records.owned[k] == r {
 		delete(d.records.owned, k)
+	}
+	if now.Session == session { // it has moved to that node
+		return nil, nil
 	}
 	return &Conflict{Kind: d.kindOf(k), Key: k.key, Session: session, Owner: now}, nil
 }
