@@ -195,8 +195,20 @@ func TestACommandIsRecorded(t *testing.T) {
 		r := newRig(t, withRecordings(t, recording.Config{}))
 		s := r.create(protocol.SessionCreate{Shell: shell, Record: "execs"})
 		fifo := filepath.Join(t.TempDir(), "go")
-		want(t, s, "mkfifo "+fifo, "")
-		e := start(t, s, protocol.Exec{Command: "echo out; sleep 0.05; echo err >&2; sleep 0.05; printf 'a\\377b\\303\\251'; (read x <" + fifo + "; echo late) & exit 3"})
+		step := fifo + "-on"
+		want(t, s, "mkfifo "+fifo+" "+step, "")
+		next, err := os.OpenFile(step, os.O_RDWR, 0)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer next.Close()
+		e := start(t, s, protocol.Exec{Command: "echo out; read x <" + step + "; echo err >&2; read x <" + step + "; printf 'a\\377b\\303\\251'; (read x <" + fifo + "; echo late) & exit 3"})
+		for _, printed := range []string{"out\n", "err\n"} { // stdout and stderr are two pipes: only output that has been read has an order
+			testkit.Eventually(t, printed, func() bool { return strings.HasSuffix(string(journalText(t, e.Journal())), printed) })
+			if _, err := next.WriteString("\n"); err != nil {
+				t.Fatal(err)
+			}
+		}
 		wait(t, "the command", e.Done())
 		info, c := r.ended(e.RecordingID())
 		want(t, s, "echo >"+fifo, "")

@@ -157,6 +157,9 @@ func TestTenThousandAtOnce(t *testing.T) {
 	answers, codes, ran := map[any]int{}, map[string]int{}, 0
 	for range n {
 		op, payload, err := c.Next()
+		for op == 0x9 && err == nil { // on a busy machine the server pings meanwhile
+			op, payload, err = c.Next()
+		}
 		if op != 0x1 || err != nil {
 			t.Fatalf("%d answers, then %x %q %v", len(answers), op, payload, err)
 		}
