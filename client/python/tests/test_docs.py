@@ -11,12 +11,13 @@ import trl_client
 from conftest import DEADLINE, ROOT, Gateway, environment
 
 PROGRAM = re.compile(r"```python\n(.*?)```\n\n```text\n(.*?)```", re.DOTALL)
-PAGE = ROOT / "docs" / "clients" / "python.md"
-PROGRAMS = PROGRAM.findall(PAGE.read_text())
+PAGES = [ROOT / "docs" / "clients" / "python.md", ROOT / "client" / "python" / "README.md"]
+TEXT = "".join(page.read_text() for page in PAGES)
+PROGRAMS = PROGRAM.findall(TEXT)
 
 
 def test_every_program_has_its_output() -> None:
-    assert PAGE.read_text().count("```python\n") == len(PROGRAMS) > 0
+    assert TEXT.count("```python\n") == len(PROGRAMS) > len(PAGES)
 
 
 def test_the_migration_table_names_what_there_is() -> None:
