@@ -3,6 +3,7 @@ package client
 import (
 	"context"
 	"errors"
+	"flag"
 	"fmt"
 	"io"
 	"net"
@@ -22,7 +23,13 @@ import (
 	"trl/protocol"
 )
 
-func TestMain(m *testing.M) { testkit.Main(m) }
+func TestMain(m *testing.M) {
+	flag.Parse()
+	if testkit.Quick { // the examples need a gateway
+		_ = flag.Set("test.skip", "^Example")
+	}
+	testkit.Main(m)
+}
 
 // soon bounds what a test waits for; far beyond what any of it takes on a busy machine.
 func soon(t *testing.T) context.Context {
