@@ -172,6 +172,11 @@ clients-typescript: ## the TypeScript client: its types, and every test in Node,
 documents: ## the OpenAPI and AsyncAPI documents, by validators from npm
 	@$(OWN_HOME) protocol/check-documents.sh
 
+clients: clients-mcp
+clients-mcp: ## the tools for agents: the protocol's conformance suite and its inspector, from npm
+	@$(OWN_HOME) internal/acceptance/mcp/check.sh
+.PHONY: clients-mcp
+
 contract: ## the contract's own suite, next to the repository
 	@if [ -x $(CONTRACT) ]; then $(OWN_HOME) $(CONTRACT) core && $(CONTRACT) terminal; else echo "contract: SKIPPED, no $(CONTRACT) here"; fi
 

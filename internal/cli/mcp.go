@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io"
 	"os"
+	"path/filepath"
 	"strings"
 	"sync/atomic"
 	"time"
@@ -181,9 +182,16 @@ func (f *mcpFlags) server(host string, overHTTP bool) (map[string]any, error) {
 	}
 	args := []string{"mcp"}
 	f.flags.Visit(func(g *pflag.Flag) {
-		if g.Name != "http" {
-			args = append(args, "--"+g.Name+"="+g.Value.String())
+		value := g.Value.String()
+		switch g.Name {
+		case "http":
+			return
+		case "state-dir", "token-file", "unix": // the host starts us in a directory of its own
+			if path, err := filepath.Abs(value); err == nil {
+				value = path
+			}
 		}
+		args = append(args, "--"+g.Name+"="+value)
 	})
 	server := map[string]any{"command": program, "args": args}
 	if host == "claude" || host == "vscode" {

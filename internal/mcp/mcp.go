@@ -45,6 +45,8 @@ func NewServer(c Config) *sdk.Server {
 		// The lists never change, and there is nothing else.
 		Capabilities: &sdk.ServerCapabilities{Tools: &sdk.ToolCapabilities{}, Resources: &sdk.ResourceCapabilities{}},
 		SchemaCache:  schemas,
+		// What one principal sees is for nobody else, and changes at any time.
+		SetCacheable: func(_ context.Context, _ sdk.Request, c *sdk.Cacheable) { c.CacheScope = "private" },
 	})
 	t := &tools{c}
 	if !c.ReadOnly {

@@ -9,6 +9,7 @@ import (
 	"strconv"
 	"strings"
 	"testing"
+	"time"
 
 	sdk "github.com/modelcontextprotocol/go-sdk/mcp"
 
@@ -156,6 +157,46 @@ func TestOnlyToolsAndResources(t *testing.T) {
 	}
 	if got := string(b); got != `{"resources":{},"tools":{}}` {
 		t.Errorf("capabilities %s", got)
+	}
+}
+
+// TestAnswersAreForOnePrincipal: no cache between us and a host may hand them to another one.
+func TestAnswersAreForOnePrincipal(t *testing.T) {
+	if scope := listed(t, Config{}).CacheScope; scope != "private" {
+		t.Errorf("scope %q", scope)
+	}
+}
+
+// TestFirstLines: the first line of an answer says how a command ended, and what a model must know of it.
+func TestFirstLines(t *testing.T) {
+	base := protocol.ExecExit{ExecID: "x-1", DurationMS: 1234, WorkingDir: "/src"}
+	for want, change := range map[string]func(*protocol.ExecExit){
+		"exit 0 in 1.2 s, in /src [x-1]":                                                                            func(x *protocol.ExecExit) { x.ExitCode = new(0) },
+		"killed by TERM: timed out after 60 s in 1.2 s, in /src [x-1]":                                              func(x *protocol.ExecExit) { x.Signal, x.TimedOut, x.TimeoutS = "TERM", true, 60 },
+		"killed by KILL: out of memory in 1.2 s, in /src [x-1]":                                                     func(x *protocol.ExecExit) { x.Signal, x.OOMKilled = "KILL", true },
+		"killed by TERM: stopped in 1.2 s, in /src [x-1]":                                                           func(x *protocol.ExecExit) { x.Signal, x.Cancelled = "TERM", true },
+		"exit 1: limit pids reached in 1.2 s, in /src [x-1]":                                                        func(x *protocol.ExecExit) { x.ExitCode, x.LimitHit = new(1), "pids" },
+		"exit 0 in 1.2 s, in /src [x-1]; 2 of its processes still run":                                              func(x *protocol.ExecExit) { x.ExitCode, x.Background = new(0), []int{1, 2} },
+		"exit 0 in 1.2 s, in /src [x-1]; the shell was replaced and lost: functions":                                func(x *protocol.ExecExit) { x.ExitCode, x.StateLost = new(0), []string{"functions"} },
+		"ended, exit code unknown: stopped in 1.2 s, in /src [x-1]; it could not be killed, it hangs in the kernel": func(x *protocol.ExecExit) { x.Cancelled, x.KillFailed = true, true },
+	} {
+		x := base
+		change(&x)
+		if got := execLine(&x); got != want {
+			t.Errorf("%q, want %q", got, want)
+		}
+	}
+}
+
+// TestNoCallOutlastsAMinute, whatever a model asks for.
+func TestNoCallOutlastsAMinute(t *testing.T) {
+	for _, y := range []yield{-1, 0, 20, 50, 51, 1e9} {
+		if d := y.duration(defaultYield); d < 0 || d > maxYield*time.Second {
+			t.Errorf("%v: %v", y, d)
+		}
+	}
+	if longest := startTimeout + stopYield*time.Second; longest > 2*time.Minute {
+		t.Errorf("longest call %v", longest)
 	}
 }
 
