@@ -36,6 +36,16 @@ const (
 	cancelTimeout = 10 * time.Second
 )
 
+// until returns when the answer is due after a wait. The time counts from the beginning of the call, so that a gateway that was away for a while does not
+// make the call longer than a host waits; a second of it remains in any case.
+func (k *call) until(wait time.Duration) time.Time {
+	due, soonest := k.began.Add(wait), time.Now().Add(min(wait, time.Second))
+	if due.Before(soonest) {
+		return soonest
+	}
+	return due
+}
+
 // run starts work and waits for its end, or until the time to wait is over.
 func (k *call) run(ctx context.Context, a runArgs) (string, error) {
 	ref, err := k.ref(ctx, a.Session)
@@ -72,7 +82,7 @@ func (k *call) run(ctx context.Context, a runArgs) (string, error) {
 		return "", err
 	}
 	defer s.Detach()
-	text, err := k.readExec(ctx, s, newExcerpt(0, headChars, tailChars), follow{until: k.began.Add(a.YieldS.duration(defaultYield))})
+	text, err := k.readExec(ctx, s, newExcerpt(0, headChars, tailChars), follow{until: k.until(a.YieldS.duration(defaultYield))})
 	if err != nil && k.wasCancelled(ctx) {
 		s.Detach()
 		k.end(ctx, "exec.cancel", protocol.ExecCancel{ExecID: s.ID()})
@@ -203,7 +213,7 @@ func (k *call) runProcess(ctx, starting context.Context, session *client.Session
 	if a.YieldS != nil {
 		wait = a.YieldS.duration(0)
 	}
-	text, err := k.readProcess(ctx, p.ID(), newExcerpt(0, headChars, tailChars), follow{until: time.Now().Add(wait)})
+	text, err := k.readProcess(ctx, p.ID(), newExcerpt(0, headChars, tailChars), follow{until: k.until(wait)})
 	if err != nil && k.wasCancelled(ctx) {
 		k.end(ctx, "process.kill", protocol.ProcessKill{ProcessID: p.ID()})
 	}
@@ -250,7 +260,7 @@ func (k *call) runTerminal(ctx, starting context.Context, session *client.Sessio
 		return "", err
 	}
 	defer t.Detach()
-	text, err := k.readTerminal(ctx, t, follow{until: k.began.Add(a.YieldS.duration(defaultYield)), quiet: openQuiet})
+	text, err := k.readTerminal(ctx, t, follow{until: k.until(a.YieldS.duration(defaultYield)), quiet: openQuiet})
 	if err != nil && k.wasCancelled(ctx) {
 		t.Detach()
 		k.end(ctx, "term.close", protocol.TermClose{TermID: t.ID()})
@@ -293,7 +303,7 @@ func screenText(lines []string) string {
 
 // wait waits for work, and answers with its new output.
 func (k *call) wait(ctx context.Context, a waitArgs) (string, error) {
-	f := follow{until: k.began.Add(a.YieldS.duration(defaultYield))}
+	f := follow{until: k.until(a.YieldS.duration(defaultYield))}
 	if err := f.condition(a.Until, a.ID); err != nil {
 		return "", err
 	}
@@ -382,14 +392,14 @@ func (k *call) send(ctx context.Context, a sendArgs) (string, error) {
 		return "", err
 	}
 	wait := a.YieldS.duration(sendYield)
-	return k.follow(ctx, a.ID, nil, follow{until: time.Now().Add(wait), quiet: wait})
+	return k.follow(ctx, a.ID, nil, follow{until: k.until(wait), quiet: wait})
 }
 
 // stop ends work, or sends it a signal, and answers with the last output.
 func (k *call) stop(ctx context.Context, a stopArgs) (string, error) {
-	f := follow{until: time.Now().Add(stopYield * time.Second)}
+	f := follow{until: k.until(stopYield * time.Second)}
 	if a.Signal != "" {
-		f.until = time.Now().Add(signalYield * time.Second)
+		f.until = k.until(signalYield * time.Second)
 	}
 	var method string
 	var params any
