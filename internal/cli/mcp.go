@@ -181,8 +181,11 @@ func (f *mcpFlags) server(host string, overHTTP bool) (map[string]any, error) {
 		return nil, err
 	}
 	args := []string{"mcp"}
-	f.flags.Visit(func(g *pflag.Flag) {
+	f.flags.VisitAll(func(g *pflag.Flag) {
 		value := g.Value.String()
+		if value == "" || !g.Changed && !f.fromEnvironment(g.Name) {
+			return
+		}
 		switch g.Name {
 		case "http":
 			return
@@ -198,6 +201,17 @@ func (f *mcpFlags) server(host string, overHTTP bool) (map[string]any, error) {
 		server["type"] = "stdio"
 	}
 	return server, nil
+}
+
+// fromEnvironment tells whether the value of this flag came from our environment and says which gateway to use: the host may start us without it.
+func (f *mcpFlags) fromEnvironment(flag string) bool {
+	switch flag {
+	case "url": // TRL_URL does not count beside these flags
+		return !f.flags.Changed("state-dir") && !f.flags.Changed("unix")
+	case "state-dir", "token-file":
+		return true
+	}
+	return false
 }
 
 // printTOML prints a table of strings and lists of them.

@@ -397,6 +397,12 @@ func TestConfigOfHosts(t *testing.T) {
 	if want := fmt.Sprintf("[mcp_servers.trl]\ncommand = %q\nargs = [\"mcp\",\"--url=http://%s\"]\n", rig.Binary, g.Addr); err != nil || string(out) != want {
 		t.Errorf("%v\n%s", err, out)
 	}
+	fromEnv := exec.Command(rig.Binary, "mcp", "config", "codex", "--read-only")
+	fromEnv.Env = append(os.Environ(), "TRL_URL=http://"+g.Addr, "TRL_STATE_DIR=state") // the host may start us without them
+	out, err = fromEnv.Output()
+	if wd, _ := os.Getwd(); err != nil || !strings.Contains(string(out), fmt.Sprintf(`args = ["mcp","--read-only=true","--state-dir=%s/state","--url=http://%s"]`, wd, g.Addr)) {
+		t.Errorf("%v\n%s", err, out)
+	}
 	out, err = exec.Command(rig.Binary, "mcp", "config", "claude", "--url", "http://"+g.Addr, "--http").Output()
 	if err != nil || !strings.Contains(string(out), "http://"+g.Addr+"/mcp") || !strings.Contains(string(out), "Bearer ${TRL_TOKEN}") {
 		t.Errorf("%v\n%s", err, out)
