@@ -1,11 +1,15 @@
 package main
 
 import (
+	"bytes"
 	"encoding/json"
 	"errors"
 	"fmt"
+	"io"
+	"net/http"
 	"os"
 	"os/exec"
+	"strings"
 	"time"
 
 	"trl/client"
@@ -40,7 +44,10 @@ type ClientCost struct {
 // Added is what the client adds to the bare WebSocket.
 func (c ClientCost) Added() float64 { return c.Client - c.Bare }
 
-// clients measures the cost of a command over each client, beside a bare WebSocket echo in the same language and run.
+// BeyondEcho is what client and gateway add to the echo in the same language, and the command itself.
+func (c ClientCost) BeyondEcho() float64 { return c.Client - c.Echo }
+
+// clients measures the cost of a command over each client and over plain HTTP, beside a bare echo in the same language and run.
 func clients() error {
 	echo, gw := start(must(os.Executable()), "echo"), gateway("--idle-timeout", "0")
 	defer echo.stop()
@@ -50,7 +57,7 @@ func clients() error {
 		n = min(n, 200)
 	}
 	const turns = 10
-	all := []ClientCost{goCost(echo.addr, gw.addr, turns, n/turns)}
+	all := goCosts(echo.addr, gw.addr, turns, n/turns)
 	for _, m := range measured {
 		cost, err := m.cost(echo.addr, gw.addr, turns, n/turns)
 		if errors.Is(err, os.ErrNotExist) {
@@ -62,15 +69,16 @@ func clients() error {
 		}
 		all = append(all, cost)
 	}
-	fmt.Printf("%-18s %12s %12s %12s %12s %14s\n", "client", "echo", "bare exec", "client exec", "added", "client / bare")
+	fmt.Printf("%-18s %12s %12s %12s %12s %14s %14s\n", "client", "echo", "bare exec", "client exec", "added", "client / bare", "beyond echo")
 	for _, c := range all {
 		show := figure.Nanoseconds.Format
-		fmt.Printf("%-18s %12s %12s %12s %12s %14.2f\n", c.Language, show(c.Echo), show(c.Bare), show(c.Client), show(c.Added()), c.Client/c.Bare)
+		fmt.Printf("%-18s %12s %12s %12s %12s %14.2f %14s\n", c.Language, show(c.Echo), show(c.Bare), show(c.Client), show(c.Added()), c.Client/c.Bare, show(c.BeyondEcho()))
 	}
 	return save("clients", all)
 }
 
-func goCost(echo, url string, turns, block int) ClientCost {
+// goCosts measures our Go client, and POST /v1/rpc by Go's HTTP client, whose echo is one over HTTP.
+func goCosts(echo, url string, turns, block int) []ClientCost {
 	e, bare := dial(echo+"/echo"), dial(url+"/v1/ws")
 	defer e.CloseNow()
 	defer bare.CloseNow()
@@ -83,7 +91,8 @@ func goCost(echo, url string, turns, block int) ClientCost {
 		key++
 		return request(1, "exec.run", map[string]any{"session_id": id, "command": "true", "request_key": fmt.Sprint("bare-", key)})
 	}
-	var echoed, ran, byClient figure.Samples
+	httpEcho, rpc := strings.Replace(echo, "ws", "http", 1)+"/post", strings.Replace(url, "ws", "http", 1)+"/v1/rpc"
+	var echoed, ran, byClient, posted, byHTTP figure.Samples
 	for range turns {
 		for range block {
 			began := time.Now()
@@ -100,8 +109,25 @@ func goCost(echo, url string, turns, block int) ClientCost {
 			must(in.Exec(ctx, "true", nil))
 			byClient.Add(time.Since(began))
 		}
+		for range block {
+			began := time.Now()
+			post(httpEcho, message())
+			posted.Add(time.Since(began))
+		}
+		for range block {
+			began := time.Now()
+			ok(post(rpc, message()))
+			byHTTP.Add(time.Since(began))
+		}
 	}
-	return ClientCost{"Go", echoed.Median(), ran.Median(), byClient.Median()}
+	return []ClientCost{{"Go", echoed.Median(), ran.Median(), byClient.Median()}, {"HTTP", posted.Median(), ran.Median(), byHTTP.Median()}}
+}
+
+// post sends a message over a connection that is kept, and returns the answer.
+func post(url string, m []byte) []byte {
+	resp := must(http.Post(url, "application/json", bytes.NewReader(m)))
+	defer resp.Body.Close()
+	return must(io.ReadAll(resp.Body))
 }
 
 func (m measuring) cost(echo, url string, turns, block int) (ClientCost, error) {

@@ -63,6 +63,15 @@ func echo() {
 	mux.HandleFunc("/pty", echoPTY)
 	mux.HandleFunc("/shell", echoShell)
 	mux.HandleFunc("/once", echoOnce)
+	mux.HandleFunc("POST /post", func(w http.ResponseWriter, r *http.Request) {
+		b, err := io.ReadAll(r.Body)
+		if err == nil {
+			_, err = w.Write(b)
+		}
+		if err != nil {
+			panic(http.ErrAbortHandler)
+		}
+	})
 	mux.HandleFunc("/echo", func(w http.ResponseWriter, r *http.Request) {
 		c, err := websocket.Accept(w, r, nil)
 		if err != nil {
