@@ -758,3 +758,55 @@ func TestRPCOnTheUnixSocket(t *testing.T) {
 	}
 	testkit.Eventually(t, "no connection is left but that of the lines", func() bool { return g.Metric("trl_connections") <= 4 })
 }
+
+// TestRPCIdleConnections: as many connections are kept for a next request as there may be clients.
+func TestRPCIdleConnections(t *testing.T) {
+	const most = 3
+	g := start(t, func(c *Config) { c.MaxConns = most })
+	for i := range most + 2 {
+		resp, err := g.rpc("").post(t.Context(), `{"method":"system.ping"}`) // each from a connection of its own
+		if err != nil {
+			t.Fatal(err)
+		}
+		io.Copy(io.Discard, resp.Body)
+		resp.Body.Close()
+		if resp.Close != (i >= most) {
+			t.Errorf("response %d: the connection ends: %v", i, resp.Close)
+		}
+		testkit.Eventually(t, "the connection is idle", func() bool { return g.idle.count() == min(i+1, most) })
+	}
+}
+
+// TestRPCCredentialThatEnds: a request that waits is answered when its token is revoked; a response that is followed is cut off. The commands go on.
+func TestRPCCredentialThatEnds(t *testing.T) {
+	path, set := withFile(t, "ann-token ann user\nother-token ann user\n")
+	g := start(t, set)
+	c, other := g.rpc("ann-token"), g.rpc("other-token")
+	for _, name := range []string{"one", "two"} {
+		c.call("session.create", object{"name": name})
+	}
+	f, opened := c.follow("exec.stream", object{"session": "one", "command": "echo begun; sleep 1000"})
+	if _, err := f.next(); err != nil {
+		t.Fatal(err)
+	}
+	waiting := make(chan string, 1)
+	go func() {
+		status, f := c.try("exec.run", object{"session": "two", "command": "sleep 1000"})
+		waiting <- fmt.Sprint(status, " ", f.Code(), " ", f.Error.Details.Str("exec_id"))
+	}()
+	testkit.Eventually(t, "both commands run", func() bool { return other.call("system.stats", nil).Num("running") == 2 })
+	os.WriteFile(path+".new", []byte("other-token ann user\n"), 0o600)
+	os.Rename(path+".new", path)
+	var exec string
+	if _, err := fmt.Sscanf(<-waiting, "401 AUTH_FAILED %s", &exec); err != nil || exec == "" {
+		t.Errorf("the request that waits: %q, %v", exec, err)
+	}
+	if ev, err := f.next(); err == nil || err == io.EOF {
+		t.Errorf("the response looks complete: %v %v", ev, err)
+	}
+	for _, id := range []string{exec, opened.Str("exec_id")} {
+		if got := other.call("exec.cancel", object{"exec_id": id}); !got.Yes("cancelled") {
+			t.Errorf("%s: %v", id, got)
+		}
+	}
+}
