@@ -64,10 +64,17 @@ func TestStateLastsBetweenCalls(t *testing.T) {
 	})
 }
 
-// TestBothStreamsAreInTheOrderOfWriting.
+// TestBothStreamsAreInTheOrderOfWriting, if the gateway has read the one before the other is written: the program waits for that.
 func TestBothStreamsAreInTheOrderOfWriting(t *testing.T) {
+	program := `import fcntl, os, struct, termios, time
+def write(fd, text):
+    os.write(fd, text.encode())
+    while struct.unpack("i", fcntl.ioctl(fd, termios.FIONREAD, bytes(4)))[0]: time.sleep(0.001)
+for i in range(1, 4):
+    write(1, "out %d\n" % i)
+    write(2, "err %d\n" % i)`
 	everywhere(t, func(t *testing.T, h *host) {
-		matches(t, h.must("run", object{"command": "for i in 1 2 3; do echo out $i; sleep 0.05; echo err $i >&2; sleep 0.05; done"}), `exit 0 .*\nout 1\nerr 1\nout 2\nerr 2\nout 3\nerr 3`)
+		matches(t, h.must("run", object{"command": "python3 -c '" + program + "'"}), `exit 0 .*\nout 1\nerr 1\nout 2\nerr 2\nout 3\nerr 3`)
 	})
 }
 
