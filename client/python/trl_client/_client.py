@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
-# Requests that the server does once per request_key. They are sent again to the same epoch only: a new one does not know the key.
+# Requests that the server does once per request_key and session. They are sent again to the same epoch only: a new one does not know the key.
 KEYED = {"session.create", "exec.run", "exec.stream", "process.start", "term.open"}
 # Requests that change nothing. They are sent again to whoever answers.
 READS = {
@@ -117,17 +117,16 @@ class Client:
 
     async def call(self, method: str, params: Mapping[str, Any], *, sent: Sent | None = None) -> dict[str, Any]:
         """Sends a request, and sends it again after a lost connection if that does nothing twice."""
-        if method in KEYED and "request_key" not in params:
-            params = {**params, "request_key": new_key()}
+        keyed = _is_keyed(method, params)
         asked: Link | None = None  # the link on which an answer was lost
         while True:
             link = await self.connected(method, asked)
             try:
                 return await link.call(method, params, sent=sent)
             except Lost as e:
-                if method not in READS and method not in KEYED:
+                if not keyed and method not in READS:
                     raise ConnectionLostError(str(e), outcome="unknown", method=method) from e
-                if method in KEYED:
+                if keyed:
                     asked = link
 
     async def connected(self, method: str = "", asked: Link | None = None) -> Link:
@@ -214,6 +213,12 @@ class Client:
         self._pause = _PAUSE_AFTER_USELESS if link.lived < 1 else 0.0
         self._until = time.monotonic() + self._patience
         return self._until
+
+
+def _is_keyed(method: str, params: Mapping[str, Any]) -> bool:
+    """Whether the server does a request once, however often it is sent. Without a session_id the same key may reach another
+    session: the default session may have ended meanwhile, and the next one does not know the key."""
+    return method in KEYED and bool(params.get("request_key")) and (bool(params.get("session_id")) or method == "session.create")
 
 
 def retrieve(done: asyncio.Future[Any]) -> None:

@@ -9,7 +9,7 @@ from types import TracebackType
 from typing import Any, AsyncIterator, Literal, Mapping
 
 from ._address import resolve
-from ._client import Client
+from ._client import Client, new_key
 from ._opening import Opening
 from ._session import Env, Session, _given
 from ._wire import Limits, SessionInfo
@@ -50,7 +50,7 @@ class Sandbox(Session):
             except SessionNotFoundError:
                 pass  # it is a name
         try:
-            answer = await self._client.call("session.create", {"name": wanted, "if_exists": "return"})
+            answer = await self._client.call("session.create", {"name": wanted, "if_exists": "return", "request_key": new_key()})
         except ForbiddenError:
             who = (await self._client.call("system.capabilities", {}))["principal"]
             if "share" in who:
@@ -90,7 +90,7 @@ class Sandbox(Session):
         return Opening(self._create(_given(params)))
 
     async def _create(self, params: Mapping[str, Any]) -> Session:
-        created = await self._client.call("session.create", params)
+        created = await self._client.call("session.create", {**params, "request_key": new_key()})
         return Session(self._client, created["session_id"], created.get("name"))
 
     async def get_session(self, name_or_id: str) -> Session:
@@ -114,7 +114,8 @@ class Sandbox(Session):
         await (await self.get_session(name_or_id)).destroy(force=force)
 
     async def call(self, method: str, params: Mapping[str, Any] | None = None) -> dict[str, Any]:
-        """Any request of the protocol, for what this class has no method for."""
+        """Any request of the protocol, for what this class has no method for. After a lost connection it is sent again if that does
+        nothing twice; to run a command, that needs a `request_key` and a `session_id`. Otherwise this raises ConnectionLostError."""
         return await self._client.call(method, params or {})
 
     async def close(self) -> None:

@@ -9,7 +9,7 @@ from contextlib import asynccontextmanager
 from types import TracebackType
 from typing import Any, AsyncIterator, Literal, Mapping, Sequence
 
-from ._client import Client
+from ._client import Client, new_key
 from ._command import DEFAULT_OUTPUT, KILL_GRACE, PIPE, Command, OnText, is_deaf, run_to_end, to_bytes
 from ._process import Process, kill
 from ._results import Collector, ExecResult, encode
@@ -178,7 +178,7 @@ class Session:
             timeout_s=timeout,
             name=name,
             stdin="open" if stdin == PIPE else None,
-            request_key=request_key,
+            request_key=request_key or new_key(),
         )
         return await Process.known(self._client, started["process_id"])
 
