@@ -25,6 +25,12 @@ func python() string {
 		quoted = append(quoted, "    \""+string(c.Code)+"\",\n")
 	}
 	fmt.Fprintf(&b, "Code = Literal[\n%s]\n", strings.Join(quoted, ""))
+	b.WriteString("\n# When a client may send a request again after it has lost the connection on which it waited for the answer. protocol/repeat.go has the rules.\n" +
+		"REPEATS: dict[str, Literal[\"never\", \"always\", \"keyed\", \"end\"]] = {\n")
+	for _, m := range methods {
+		fmt.Fprintf(&b, "    %q: %q,\n", m.Name, string(repeats[m.Name]))
+	}
+	b.WriteString("}\n")
 	for _, o := range wireObjects() {
 		pythonClass(&b, o)
 	}

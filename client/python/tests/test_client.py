@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import inspect
+import json
 import os
 import pathlib
 import signal
@@ -554,6 +555,55 @@ def test_a_server_that_falls_silent_is_given_up(monkeypatch: pytest.MonkeyPatch)
                 waiting = asyncio.create_task(sandbox.call("system.stats"))
                 await auntil(lambda: asyncio.sleep(0, dials > 1))
                 waiting.cancel()
+
+    run(main())
+
+
+@pytest.mark.parametrize(
+    ("method", "params", "repeated"),
+    [
+        ("session.touch", {"session_id": "s-1"}, True),
+        ("term.resize", {"term_id": "t-1", "cols": 80, "rows": 24}, True),
+        ("exec.cancel", {"exec_id": "e-1"}, True),
+        ("exec.cancel", {"exec_id": "e-1", "signal": "INT"}, False),
+        ("exec.cancel", {"session_id": "s-1"}, False),
+        ("process.kill", {"process_id": "p-1"}, True),
+        ("exec.run", {"session_id": "s-1", "command": "true", "request_key": "k"}, True),
+        ("exec.run", {"session_id": "s-1", "command": "true"}, False),
+        ("exec.run", {"command": "true", "request_key": "k"}, False),
+        ("session.create", {"request_key": "k"}, True),
+        ("exec.input", {"exec_id": "e-1", "data": "x"}, False),
+        ("later.method", {}, False),
+    ],
+)
+def test_what_is_repeated_after_a_loss(method: str, params: dict[str, Any], repeated: bool) -> None:
+    pytest.importorskip("websockets")
+    import websockets
+
+    received = []
+
+    async def serve(socket: Any, path: str = "") -> None:
+        """Answers pings. It drops the connection at the first other request, and answers the next one."""
+        async for frame in socket:
+            request = json.loads(frame)
+            if request["method"] != "system.ping":
+                received.append(request["params"])
+                if len(received) == 1:
+                    await socket.close(1001)
+                    return
+            await socket.send(json.dumps({"id": request["id"], "ok": True, "data": {"epoch": "e"}}))
+
+    async def main() -> None:
+        async with websockets.serve(serve, "127.0.0.1", 0, subprotocols=["trl.v1"]) as server:
+            port = next(iter(server.sockets)).getsockname()[1]
+            async with aio.connect(f"http://127.0.0.1:{port}", token="t") as sandbox:
+                if repeated:
+                    await sandbox.call(method, params)
+                else:
+                    with pytest.raises(trl_client.ConnectionLostError) as lost:
+                        await sandbox.call(method, params)
+                    assert lost.value.outcome == "unknown"
+        assert received == [params] * (2 if repeated else 1)
 
     run(main())
 

@@ -7,40 +7,19 @@ import os
 import random
 import secrets
 import time
-from typing import TYPE_CHECKING, Any, Coroutine, Mapping, TypeVar
+from typing import TYPE_CHECKING, Any, Coroutine, Literal, Mapping, TypeVar
 
 from ._address import Address
 from ._link import Link, Sent
 from ._results import encode
 from ._transport import DIAL_TIMEOUT, Lost
+from ._wire import REPEATS
 from .errors import ClosedError, ConnectionLostError, TrlError
 
 if TYPE_CHECKING:
     from ._stream import Stream
 
 T = TypeVar("T")
-
-# Requests that the server does once per request_key and session. They are sent again to the same epoch only: a new one does not know the key.
-KEYED = {"session.create", "exec.run", "exec.stream", "process.start", "term.open"}
-# Requests that change nothing. They are sent again to whoever answers.
-READS = {
-    "session.info",
-    "session.list",
-    "exec.list",
-    "exec.wait",
-    "process.info",
-    "process.list",
-    "process.logs",
-    "process.wait",
-    "recording.info",
-    "recording.list",
-    "share.list",
-    "system.capabilities",
-    "system.ping",
-    "system.stats",
-    "term.list",
-    "term.snapshot",
-}
 
 _MAX_PAUSE = 4.0
 _FIRST_PAUSE = 0.05
@@ -117,16 +96,16 @@ class Client:
 
     async def call(self, method: str, params: Mapping[str, Any], *, sent: Sent | None = None) -> dict[str, Any]:
         """Sends a request, and sends it again after a lost connection if that does nothing twice."""
-        keyed = _is_keyed(method, params)
+        repeat = repeat_of(method, params)
         asked: Link | None = None  # the link on which an answer was lost
         while True:
             link = await self.connected(method, asked)
             try:
                 return await link.call(method, params, sent=sent)
             except Lost as e:
-                if not keyed and method not in READS:
+                if repeat == "never":
                     raise ConnectionLostError(str(e), outcome="unknown", method=method) from e
-                if keyed:
+                if repeat == "keyed":
                     asked = link
 
     async def connected(self, method: str = "", asked: Link | None = None) -> Link:
@@ -215,10 +194,18 @@ class Client:
         return self._until
 
 
-def _is_keyed(method: str, params: Mapping[str, Any]) -> bool:
-    """Whether the server does a request once, however often it is sent. Without a session_id the same key may reach another
-    session: the default session may have ended meanwhile, and the next one does not know the key."""
-    return method in KEYED and bool(params.get("request_key")) and (bool(params.get("session_id")) or method == "session.create")
+def repeat_of(method: str, params: Mapping[str, Any]) -> Literal["never", "always", "keyed"]:
+    """Whether a request may be sent again after its answer was lost; keyed: to a server of the same epoch. protocol/repeat.go has the rules.
+
+    A request without a session_id is not keyed: the default session may have ended meanwhile, and the next one does not know the key."""
+    repeat = REPEATS.get(method, "never")
+    if repeat == "keyed":
+        named = method == "session.create" or params.get("session_id")
+        return "keyed" if named and params.get("request_key") else "never"
+    if repeat == "end":
+        named = params.get("exec_id") or params.get("process_id")
+        return "always" if named and not params.get("signal") else "never"
+    return repeat
 
 
 def retrieve(done: asyncio.Future[Any]) -> None:
