@@ -41,7 +41,7 @@ func (b bystanders) untouched() bool { return len(rig.Running(b.nap)) == b.n }
 // killGrace is for TERM, which all trees here ignore; killBound is that and what a busy machine may take for the rest.
 const (
 	killGrace = 0.2
-	killBound = 15 * time.Second
+	killBound = 2 * time.Minute
 )
 
 // An ending takes a grown tree down and says how long it took.
