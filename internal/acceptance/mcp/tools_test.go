@@ -94,7 +94,7 @@ func TestAnswerComesWithTheEnd(t *testing.T) {
 // TestFailureIsAResult: a command that fails is not refused, and says how it ended.
 func TestFailureIsAResult(t *testing.T) {
 	each(t, func(t *testing.T, h *host) {
-		matches(t, h.must("run", object{"command": "no-such-program"}), `exit 127 .*not found`)
+		matches(t, h.must("run", object{"command": "./no-such-program"}), `exit 127 .*not found`)
 		matches(t, h.must("run", object{"command": "sh -c 'kill -9 $$'"}), `killed by KILL in .*`)
 		matches(t, h.must("run", object{"command": "echo begun; sleep 60", "timeout_s": 0.3}), `(?:killed by|exit) [A-Z0-9]+: timed out after 0.3 s in `+took+`, in [^ ]+ `+someX+`\nbegun.*`)
 	})
