@@ -2,6 +2,7 @@ package browser
 
 import (
 	"bufio"
+	"bytes"
 	"context"
 	"encoding/json"
 	"fmt"
@@ -104,7 +105,18 @@ func serve(t testing.TB, args ...string) *gateway {
 	return g
 }
 
+// start starts the gateway, the second time at the address of the first. Another connection of this machine may use its port for a moment.
 func (g *gateway) start(args ...string) {
+	g.t.Helper()
+	for until := time.Now().Add(time.Minute); !g.tryStart(args...); time.Sleep(100 * time.Millisecond) {
+		if time.Now().After(until) {
+			g.t.Fatalf("address %s stays in use", g.addr)
+		}
+	}
+}
+
+// tryStart returns false if the address is in use.
+func (g *gateway) tryStart(args ...string) bool {
 	g.t.Helper()
 	g.keeper = exec.Command(trl, append([]string{"serve", "--listen", g.addr, "--state-dir", g.dir, "--default-dir", g.home}, args...)...)
 	g.keeper.Env = append(os.Environ(), "HOME="+g.home, "HISTFILE=/dev/null")
@@ -124,7 +136,12 @@ func (g *gateway) start(args ...string) {
 	lines := bufio.NewScanner(out)
 	for listening := false; !listening || g.token == ""; { // a start on a token file that is there tells no token
 		if !lines.Scan() {
-			g.t.Fatalf("trl serve ended: %v", g.keeper.Wait())
+			err := g.keeper.Wait()
+			log, _ := os.ReadFile(logged.Name())
+			if bytes.Contains(log, []byte("address already in use")) {
+				return false
+			}
+			g.t.Fatalf("trl serve ended: %v: %s", err, log)
 		}
 		if url, ok := strings.CutPrefix(lines.Text(), "trl: listening on http://"); ok {
 			g.addr, listening = url, true
@@ -133,6 +150,7 @@ func (g *gateway) start(args ...string) {
 			g.token = token
 		}
 	}
+	return true
 }
 
 // stop ends it the usual way.
