@@ -155,9 +155,11 @@ func TestGuestsDoNotFillTheLog(t *testing.T) {
 			t.Fatalf("%+v", f)
 		}
 	}
+	clients := g.Metric("trl_connections")
 	for range visits {
 		g.Dial(link.Str("token")).Close()
 	}
+	testkit.Eventually(t, "the visits are over", func() bool { return g.Metric("trl_connections") == clients })
 	owner.Run(session, "true")
 	lines, withheld, ran := map[string]int{}, map[string]int{}, false
 	for _, e := range entries() {
