@@ -20,6 +20,9 @@ sys.path.insert(0, str(ROOT / "client" / "python"))
 
 import trl_client  # noqa: E402
 
+# A shell that starts us with & has INT ignored, and our children would inherit that.
+signal.signal(signal.SIGINT, signal.default_int_handler)
+
 DEADLINE = 60.0  # for what should take no time; only a broken test waits that long
 
 
