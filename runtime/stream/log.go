@@ -1,6 +1,7 @@
 package stream
 
 import (
+	"fmt"
 	"io"
 	"sync"
 
@@ -9,9 +10,9 @@ import (
 	"trl/runtime/sessionlog"
 )
 
-// A Log is the log of a Pipes or a PTY. It outlives them, because clients may still read the journals that went through it. When nothing more will be written, what is kept of the journals is packed into the session's archive, and the log's
-// descriptors are closed. If packing fails, they are closed when the last of the journals is dropped, or when the session is
-// forgotten.
+// A Log is the log of a Pipes or a PTY. It outlives them, because clients may still read the journals that went through it. When
+// nothing more will be written, what is kept of the journals is packed into the session's archive, and the log's descriptors are
+// closed. If packing fails, they are closed when the last of the journals is dropped, or when the session is forgotten.
 type Log struct {
 	*journal.Log
 	group own.KeptGroup
@@ -56,6 +57,17 @@ func (s *Logs) CloseSessionLog(group own.KeptGroup) {
 	if group != nil && group.HeldElsewhere() && s.sessionLog != nil {
 		s.sessionLog.CloseLocal(heldFile{group, s.sessionLogNumber})
 	}
+}
+
+// newLog makes a log of the session.
+func (s *Logs) newLog(group own.KeptGroup) (*Log, error) {
+	log, err := journal.NewLog()
+	if err != nil {
+		return nil, fmt.Errorf("output log: %w", err)
+	}
+	l := &Log{Log: log, group: group, set: s}
+	s.add(l)
+	return l, nil
 }
 
 func (s *Logs) add(l *Log) {

@@ -7,7 +7,6 @@ import (
 	"golang.org/x/sys/unix"
 
 	"trl/runtime/descriptor"
-	"trl/runtime/journal"
 	"trl/runtime/own"
 )
 
@@ -38,13 +37,11 @@ type SavedPipes struct {
 // NewPipes makes a Pipes. With inherited, a child will be started with the write ends.
 func NewPipes(group own.KeptGroup, of *Logs, inherited bool) (*Pipes, error) {
 	l := &Pipes{group: group, r: [2]int{-1, -1}, w: [2]int{-1, -1}}
-	log, err := journal.NewLog()
-	if err != nil {
-		return nil, fmt.Errorf("output log: %w", err)
+	var err error
+	if l.log, err = of.newLog(group); err != nil {
+		return nil, err
 	}
-	l.log = &Log{Log: log, group: group, set: of}
-	of.add(l.log)
-	fds := log.Fds()
+	fds := l.log.Fds()
 	pipes, held, err := group.MakeChannels([]own.ChannelKind{own.OutPipe, own.OutPipe}, fds[:]...)
 	if err != nil {
 		l.Close()

@@ -70,13 +70,10 @@ func NewPTY(group own.KeptGroup, of *Logs, cols, rows int) (l *PTY, err error) {
 		return l, fmt.Errorf("output pipe: %w", err)
 	}
 	l.r, l.w = fd[0], fd[1]
-	log, err := journal.NewLog()
-	if err != nil {
-		return l, fmt.Errorf("output log: %w", err)
+	if l.log, err = of.newLog(group); err != nil {
+		return l, err
 	}
-	l.log = &Log{Log: log, group: group, set: of}
-	of.add(l.log)
-	fds := log.Fds()
+	fds := l.log.Fds()
 	ours := []int{l.masterFD, l.slave, l.r, l.w}
 	held, err := group.Hold(append(ours, fds[:]...)...)
 	if err != nil {

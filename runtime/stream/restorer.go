@@ -91,6 +91,18 @@ func (r *Restorer) TakeFile(f HeldFile) int {
 	return r.Take(f.Number)
 }
 
+// takeFiles takes files. The number of one that is gone is -1, like its descriptor.
+func (r *Restorer) takeFiles(files []HeldFile) (fds, numbers []int) {
+	for _, f := range files {
+		fd := r.TakeFile(f)
+		if fd < 0 {
+			f.Number = -1
+		}
+		fds, numbers = append(fds, fd), append(numbers, f.Number)
+	}
+	return fds, numbers
+}
+
 // Reserve says that Replay will be called for the span of this log.
 func (r *Restorer) Reserve(log []HeldFile, span journal.Span) {
 	if len(log) != 3 || span == (journal.Span{}) || span.Empty() {
@@ -189,18 +201,8 @@ func (r *Restorer) Pipes(saved SavedPipes) (*Pipes, error) {
 	if len(saved.Pipes) != 4 {
 		return nil, errors.New("keeper does not hold the output pipes")
 	}
-	l := &Pipes{group: r.group, heldNumbers: make([]int, 4), files: saved.Pipes}
-	for i, f := range saved.Pipes {
-		fd := r.TakeFile(f)
-		if l.heldNumbers[i] = f.Number; fd < 0 {
-			l.heldNumbers[i] = -1
-		}
-		if i < 2 {
-			l.r[i] = fd
-		} else {
-			l.w[i-2] = fd
-		}
-	}
+	fds, numbers := r.takeFiles(saved.Pipes)
+	l := &Pipes{group: r.group, r: [2]int(fds[:2]), w: [2]int(fds[2:]), heldNumbers: numbers, files: saved.Pipes}
 	out, err := r.openLog(saved.Log)
 	if err != nil {
 		l.Close()
@@ -222,12 +224,8 @@ func (r *Restorer) Stdin(files []HeldFile) *Stdin {
 	if len(files) != 3 {
 		return nil
 	}
-	in := &Stdin{group: r.group, files: files, fileNumber: files[1].Number, mem: r.TakeFile(files[0]), r: r.TakeFile(files[1]), w: r.TakeFile(files[2])}
-	for i, fd := range []int{in.mem, in.r, in.w} {
-		if in.heldNumbers = append(in.heldNumbers, files[i].Number); fd < 0 {
-			in.heldNumbers[i] = -1
-		}
-	}
+	fds, numbers := r.takeFiles(files)
+	in := &Stdin{group: r.group, heldNumbers: numbers, files: files, fileNumber: files[1].Number, mem: fds[0], r: fds[1], w: fds[2]}
 	if in.hadReader = in.r >= 0; !in.hadReader { // opening the pipe tells whether the shell has opened it
 		in.fileNumber = files[2].Number
 	}
@@ -248,15 +246,8 @@ func (r *Restorer) PTY(saved SavedPTY) (*PTY, error) {
 	if len(saved.Files) != 4 {
 		return nil, errors.New("keeper does not hold the terminal")
 	}
-	l := &PTY{group: r.group, files: saved.Files, heldNumbers: make([]int, 4)}
-	var fds [4]int
-	for i, f := range saved.Files {
-		fds[i] = r.TakeFile(f)
-		if l.heldNumbers[i] = f.Number; fds[i] < 0 {
-			l.heldNumbers[i] = -1
-		}
-	}
-	l.slave, l.r, l.w = fds[1], fds[2], fds[3]
+	fds, numbers := r.takeFiles(saved.Files)
+	l := &PTY{group: r.group, files: saved.Files, slave: fds[1], r: fds[2], w: fds[3], heldNumbers: numbers}
 	out, err := r.openLog(saved.Log)
 	if err == nil {
 		l.log = out
