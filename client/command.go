@@ -37,13 +37,7 @@ type Command struct {
 // ExecStream starts a command and returns when the server has accepted it. If the answer is lost it asks again, and the command still runs once. When ctx
 // ends, the command is ended, and its reader gets the cause.
 func (s *Session) ExecStream(ctx context.Context, command string, o *ExecOptions) (*Command, error) {
-	if o == nil {
-		o = &ExecOptions{}
-	}
-	if err := ctx.Err(); err != nil {
-		return nil, context.Cause(ctx)
-	}
-	stdin, more, err := readStdin(o.Stdin)
+	o, stdin, more, err := o.begin(ctx)
 	if err != nil {
 		return nil, err
 	}

@@ -75,16 +75,22 @@ func resultOf(command string, exit *protocol.ExecExit) (*ExecResult, error) {
 	return r, nil
 }
 
-// Exec runs a command in the session's shell and returns how it ended; a command that fails is a result, too. If the connection is lost meanwhile it is
-// made again, and the command still runs once. When ctx ends, Exec ends the command and returns the cause.
-func (s *Session) Exec(ctx context.Context, command string, o *ExecOptions) (*ExecResult, error) {
+// begin returns o, or the defaults, and the input that is known before the command starts. It fails if ctx has ended.
+func (o *ExecOptions) begin(ctx context.Context) (_ *ExecOptions, stdin []byte, more io.Reader, err error) {
 	if o == nil {
 		o = &ExecOptions{}
 	}
-	if err := ctx.Err(); err != nil {
-		return nil, context.Cause(ctx)
+	if ctx.Err() != nil {
+		return nil, nil, nil, context.Cause(ctx)
 	}
-	stdin, more, err := readStdin(o.Stdin)
+	stdin, more, err = readStdin(o.Stdin)
+	return o, stdin, more, err
+}
+
+// Exec runs a command in the session's shell and returns how it ended; a command that fails is a result, too. If the connection is lost meanwhile it is
+// made again, and the command still runs once. When ctx ends, Exec ends the command and returns the cause.
+func (s *Session) Exec(ctx context.Context, command string, o *ExecOptions) (*ExecResult, error) {
+	o, stdin, more, err := o.begin(ctx)
 	if err != nil {
 		return nil, err
 	}
