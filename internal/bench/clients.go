@@ -93,32 +93,19 @@ func goCosts(echo, url string, turns, block int) []ClientCost {
 	}
 	httpEcho, rpc := strings.Replace(echo, "ws", "http", 1)+"/post", strings.Replace(url, "ws", "http", 1)+"/v1/rpc"
 	var echoed, ran, byClient, posted, byHTTP figure.Samples
+	measure := func(into *figure.Samples, f func()) {
+		for range block {
+			began := time.Now()
+			f()
+			into.Add(time.Since(began))
+		}
+	}
 	for range turns {
-		for range block {
-			began := time.Now()
-			roundTrip(e, message())
-			echoed.Add(time.Since(began))
-		}
-		for range block {
-			began := time.Now()
-			ok(roundTrip(bare, message()))
-			ran.Add(time.Since(began))
-		}
-		for range block {
-			began := time.Now()
-			must(in.Exec(ctx, "true", nil))
-			byClient.Add(time.Since(began))
-		}
-		for range block {
-			began := time.Now()
-			post(httpEcho, message())
-			posted.Add(time.Since(began))
-		}
-		for range block {
-			began := time.Now()
-			ok(post(rpc, message()))
-			byHTTP.Add(time.Since(began))
-		}
+		measure(&echoed, func() { roundTrip(e, message()) })
+		measure(&ran, func() { ok(roundTrip(bare, message())) })
+		measure(&byClient, func() { must(in.Exec(ctx, "true", nil)) })
+		measure(&posted, func() { post(httpEcho, message()) })
+		measure(&byHTTP, func() { ok(post(rpc, message())) })
 	}
 	return []ClientCost{{"Go", echoed.Median(), ran.Median(), byClient.Median()}, {"HTTP", posted.Median(), ran.Median(), byHTTP.Median()}}
 }
