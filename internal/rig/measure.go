@@ -2,13 +2,17 @@ package rig
 
 import (
 	"encoding/json"
+	"errors"
 	"fmt"
 	"io/fs"
 	"os"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 	"testing"
+
+	"golang.org/x/sys/unix"
 
 	"trl/internal/testkit"
 )
@@ -40,6 +44,29 @@ func (g *Server) Status(t testing.TB, key string) int {
 	}
 	t.Fatalf("no %s", key)
 	return 0
+}
+
+// BusyThreads returns how many threads of the gateway run, or are in a system call other than those in which Go's idle threads wait.
+func (g *Server) BusyThreads(t testing.TB) (n int) {
+	t.Helper()
+	all, err := filepath.Glob(fmt.Sprintf("/proc/%d/task/*/syscall", g.Serving(t)))
+	if err != nil || len(all) == 0 {
+		t.Fatal("no threads: ", err)
+	}
+	idle := []string{strconv.Itoa(unix.SYS_FUTEX), strconv.Itoa(unix.SYS_EPOLL_PWAIT), strconv.Itoa(unix.SYS_NANOSLEEP)}
+	for _, path := range all {
+		b, err := os.ReadFile(path)
+		if errors.Is(err, fs.ErrNotExist) || errors.Is(err, unix.ESRCH) {
+			continue // it has ended
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+		if number, _, _ := strings.Cut(string(b), " "); !slices.Contains(idle, number) {
+			n++
+		}
+	}
+	return n
 }
 
 // Fds returns how many descriptors keeper and gateway have open.
