@@ -227,7 +227,7 @@ func TestHugePasteArrivesWhole(t *testing.T) {
 	p.run(`trl.tabs.current.terminal.input("typed after it\r\x04")`)
 	want := sha1.Sum([]byte(strings.Repeat(line+"\n", lines) + "typed after it\n"))
 	// The kernel prints echo that it still has after what sha1sum prints, and drops some of it when the terminal is slow.
-	p.until("all of it has arrived", fmt.Sprintf(`output.tail.includes("%x  -\\r\\n")`, want))
+	p.until("all of it has arrived", fmt.Sprintf(`output.tail.includes("%x  -\r\n")`, want))
 	if eval[int](p, `lost`) != 0 {
 		t.Error("it cost the connection")
 	}
