@@ -1,4 +1,6 @@
+import type { Connection } from "./connection.js";
 import { type ExecOptions, type ExecResult } from "./exec.js";
+import { Stream } from "./stream.js";
 export type ExecEvent = {
     type: "start";
     command: string;
@@ -88,5 +90,7 @@ export declare class Command implements AsyncIterable<ExecEvent> {
     private readonly onAbort;
     private sendCancel;
 }
+/** The output of a command that was started, from an offset on. With `skip` the command does not wait for a slow reader. */
+export declare function commandOutput(connection: Connection, execId: string, since: number, onSlow: "block" | "skip"): Stream;
 /** The result, or a CommandError for a failure that is to be thrown. */
 export declare function checked(result: ExecResult, check: boolean | undefined): ExecResult;

@@ -1,3 +1,4 @@
+import type { Follower } from "./link.js";
 import type * as wire from "./wire.gen.js";
 /** A piece of a stream, from a binary frame or from JSON. */
 export interface Chunk {
@@ -33,6 +34,8 @@ export declare class Position {
     take(chunk: Chunk): Chunk | undefined;
     /** The new part of a gap, if it has one. */
     skip(from: number, to: number): wire.GapRange | undefined;
+    /** A follower that hands on what is new. */
+    filter(to: Follower): Follower;
 }
 export declare function toBytes(data: string | Uint8Array): Uint8Array;
 export declare function decodeBytes(text: string, encoding?: string): Uint8Array;

@@ -369,6 +369,19 @@ var Position = class {
     this.next = to;
     return rest;
   }
+  /** A follower that hands on what is new. */
+  filter(to) {
+    return {
+      chunk: (chunk) => {
+        const rest = this.take(chunk);
+        if (rest) to.chunk(rest);
+      },
+      gap: (from, end) => {
+        const rest = this.skip(from, end);
+        if (rest) to.gap(rest.from, rest.to);
+      }
+    };
+  }
 };
 function toBytes(data) {
   return typeof data === "string" ? new TextEncoder().encode(data) : data;
@@ -1116,6 +1129,14 @@ var Stream = class {
       await until(signal, new Promise((resolve) => this.wake = resolve));
     }
   }
+  /** Opens the stream and hands its output to a follower until it ends. */
+  async deliver(to) {
+    await this.open();
+    for (let item = await this.next(); item; item = await this.next()) {
+      if (item.kind === "chunk") to.chunk(item.chunk);
+      else if (item.kind === "gap") to.gap(item.from, item.to);
+    }
+  }
   /** Nobody will read for now: output beyond half of the window is dropped, and is a gap for a later reader. */
   leaveUnread() {
     this.unread = true;
@@ -1253,8 +1274,7 @@ var Command = class {
       exit: "exec.exit",
       open: async (stream, link, sink) => {
         if (this.execId) {
-          const attach = { exec_id: this.execId, offset: stream.received, on_slow: "block", window_bytes: windowBytes };
-          return (await link.call("exec.attach", attach, sink).answer).stream_id;
+          return attach(link, sink, this.execId, stream.received, "block");
         }
         const { id, answer } = link.call("exec.stream", params, sink);
         this.request = { link, id };
@@ -1423,6 +1443,9 @@ var Command = class {
     }
   }
 };
+async function attach(link, sink, execId, offset, onSlow) {
+  return (await link.call("exec.attach", { exec_id: execId, offset, on_slow: onSlow, window_bytes: windowBytes }, sink).answer).stream_id;
+}
 var channelOf = (chunk) => chunk.stream === "stderr" ? "stderr" : "stdout";
 function checked(result, check) {
   if (check && !result.success) throw new CommandError(result);
@@ -1433,6 +1456,18 @@ var now = () => (/* @__PURE__ */ new Date()).toISOString();
 
 // src/loghub.ts
 var pageBytes = 256 << 10;
+function processOutput(connection, processId, since, onSlow) {
+  const logs = { process_id: processId, follow: true, max_bytes: pageBytes, on_slow: onSlow, window_bytes: windowBytes };
+  return new Stream(
+    connection,
+    {
+      exit: "process.exit",
+      open: async (stream, link, sink) => (await link.call("process.logs", { ...logs, offset: stream.received }, sink).answer).stream_id,
+      detach: (link) => link.send("process.detach", { process_id: processId })
+    },
+    since
+  );
+}
 var LogHub = class {
   constructor(connection, processId, unused) {
     this.connection = connection;
@@ -1454,7 +1489,7 @@ var LogHub = class {
     this.readers.add(reader);
     if (!this.stream) {
       this.following = since;
-      void this.follow(this.stream = this.open(since));
+      void this.follow(this.stream = processOutput(this.connection, this.processId, since, "block"));
     }
     return reader;
   }
@@ -1462,18 +1497,6 @@ var LogHub = class {
     if (!this.readers.delete(reader) || this.readers.size > 0) return;
     this.stream?.leave();
     this.unused();
-  }
-  open(since) {
-    const logs = { process_id: this.processId, follow: true, max_bytes: pageBytes, on_slow: "block", window_bytes: windowBytes };
-    return new Stream(
-      this.connection,
-      {
-        exit: "process.exit",
-        open: async (stream, link, sink) => (await link.call("process.logs", { ...logs, offset: stream.received }, sink).answer).stream_id,
-        detach: (link) => link.send("process.detach", { process_id: this.processId })
-      },
-      since
-    );
   }
   async follow(stream) {
     try {
@@ -1492,21 +1515,21 @@ var LogHub = class {
   }
 };
 var LogReader = class {
-  constructor(hub, offset) {
+  // of what was read
+  constructor(hub, since) {
     this.hub = hub;
-    this.offset = offset;
-    this.behind = true;
+    this.position = new Position(since);
   }
   hub;
-  offset;
   items = [];
   held = 0;
-  /** It has not been given everything, and asks for what is between `next` and what the hub gives now. */
-  behind;
+  /** It has not been given everything, and asks for what is between its position and what the hub gives now. */
+  behind = true;
   wake;
   taken = [];
   left = false;
   ended = false;
+  position;
   /** The next item, undefined after the exit. */
   async next(signal) {
     for (; ; ) {
@@ -1514,20 +1537,18 @@ var LogReader = class {
       const item = this.items.shift();
       if (item?.kind === "chunk") {
         this.held -= item.chunk.bytes.length;
-        const rest = beyond(item.chunk, this.offset);
+        const chunk = this.position.take(item.chunk);
         this.makeRoom();
-        if (!rest) continue;
-        this.offset = endOf(rest);
-        return { kind: "chunk", chunk: rest };
+        if (!chunk) continue;
+        return { kind: "chunk", chunk };
       }
       if (item?.kind === "gap") {
-        if (item.to <= this.offset) continue;
-        const from = Math.max(item.from, this.offset);
-        this.offset = item.to;
-        return { kind: "gap", from, to: item.to };
+        const gap = this.position.skip(item.from, item.to);
+        if (!gap) continue;
+        return { kind: "gap", ...gap };
       }
       if (item) return item;
-      if (this.behind && this.offset < this.hub.following) {
+      if (this.behind && this.position.next < this.hub.following) {
         await until(signal, this.page());
       } else if (this.behind) {
         this.behind = false;
@@ -1577,7 +1598,7 @@ var LogReader = class {
     this.hub.leave(this);
   }
   async page() {
-    const logs = await this.hub.connection.call("process.logs", { process_id: this.hub.processId, offset: this.offset, max_bytes: pageBytes });
+    const logs = await this.hub.connection.call("process.logs", { process_id: this.hub.processId, offset: this.position.next, max_bytes: pageBytes });
     if (logs.gap) this.items.push({ kind: "gap", from: logs.gap.from, to: logs.gap.to });
     for (const chunk of logs.chunks) {
       const read = readChunk(chunk);

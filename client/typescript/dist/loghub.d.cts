@@ -1,5 +1,7 @@
 import type { Connection } from "./connection.cjs";
-import { type Item } from "./stream.cjs";
+import { Stream, type Item } from "./stream.cjs";
+/** The output of a process from an offset on. With `skip` the process does not wait for a slow reader. */
+export declare function processOutput(connection: Connection, processId: string, since: number, onSlow: "block" | "skip"): Stream;
 /**
  * The output of one process for all of its readers in this client: the server sends a stream once per connection. A reader that is far behind holds
  * nobody up; it asks for what it missed.
@@ -22,25 +24,21 @@ export declare class LogHub {
     /** A reader from an offset on. */
     read(since: number): LogReader;
     leave(reader: LogReader): void;
-    private open;
     private follow;
 }
 /** One reader of a process's output. */
 export declare class LogReader {
     private readonly hub;
-    /** Everything before it was read. */
-    private offset;
     private items;
     private held;
-    /** It has not been given everything, and asks for what is between `next` and what the hub gives now. */
+    /** It has not been given everything, and asks for what is between its position and what the hub gives now. */
     private behind;
     private wake;
     private taken;
     private left;
     private ended;
-    constructor(hub: LogHub, 
-    /** Everything before it was read. */
-    offset: number);
+    private readonly position;
+    constructor(hub: LogHub, since: number);
     /** The next item, undefined after the exit. */
     next(signal?: AbortSignal): Promise<Item | undefined>;
     /** Takes what the hub has, unless too much waits already. */

@@ -1,6 +1,6 @@
 import type { Connection } from "./connection.cjs";
 import { type Chunk } from "./frame.cjs";
-import type { Link, Sink } from "./link.cjs";
+import type { Follower, Link, Sink } from "./link.cjs";
 /** What a reader of a stream gets: a piece of output, a gap in it, or another event; the last one is the exit. */
 export type Item = {
     kind: "chunk";
@@ -54,6 +54,8 @@ export declare class Stream {
     private attach;
     /** The next item; undefined after the exit. It waits for one. */
     next(signal?: AbortSignal): Promise<Item | undefined>;
+    /** Opens the stream and hands its output to a follower until it ends. */
+    deliver(to: Follower): Promise<void>;
     /** Nobody will read for now: output beyond half of the window is dropped, and is a gap for a later reader. */
     leaveUnread(): void;
     /** Leaves the stream: no more output is wanted, and a reader that waits gets the reason. What it is of goes on. */

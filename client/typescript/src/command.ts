@@ -5,7 +5,7 @@ import { ClosedError, CommandError } from "./errors.ts";
 import { execParams, resultOf, type ExecOptions, type ExecResult } from "./exec.ts";
 import { toBytes, type Chunk } from "./frame.ts";
 import { Input } from "./input.ts";
-import type { Link } from "./link.ts";
+import type { Link, Sink } from "./link.ts";
 import { Stream, type Item } from "./stream.ts";
 import { Text } from "./text.ts";
 import { windowBytes } from "./window.ts";
@@ -73,8 +73,7 @@ export class Command implements AsyncIterable<ExecEvent> {
       exit: "exec.exit",
       open: async (stream, link, sink) => {
         if (this.execId) {
-          const attach = { exec_id: this.execId, offset: stream.received, on_slow: "block", window_bytes: windowBytes } as const;
-          return (await link.call("exec.attach", attach, sink).answer).stream_id;
+          return attach(link, sink, this.execId, stream.received, "block");
         }
         const { id, answer } = link.call("exec.stream", params, sink);
         this.request = { link, id };
@@ -238,6 +237,24 @@ export class Command implements AsyncIterable<ExecEvent> {
       this.stream.leave(this.o.signal?.reason); // nothing was sent
     }
   }
+}
+
+/** Attaches to a command that was started. Answers with its stream_id. */
+async function attach(link: Link, sink: Sink, execId: string, offset: number, onSlow: "block" | "skip"): Promise<string> {
+  return (await link.call("exec.attach", { exec_id: execId, offset, on_slow: onSlow, window_bytes: windowBytes }, sink).answer).stream_id;
+}
+
+/** The output of a command that was started, from an offset on. With `skip` the command does not wait for a slow reader. */
+export function commandOutput(connection: Connection, execId: string, since: number, onSlow: "block" | "skip"): Stream {
+  return new Stream(
+    connection,
+    {
+      exit: "exec.exit",
+      open: (stream, link, sink) => attach(link, sink, execId, stream.received, onSlow),
+      detach: (link) => link.send("exec.detach", { exec_id: execId }),
+    },
+    since,
+  );
 }
 
 const channelOf = (chunk: Chunk) => (chunk.stream === "stderr" ? "stderr" : "stdout");

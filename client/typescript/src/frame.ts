@@ -1,3 +1,4 @@
+import type { Follower } from "./link.ts";
 import type * as wire from "./wire.gen.ts";
 
 /** A piece of a stream, from a binary frame or from JSON. */
@@ -73,6 +74,20 @@ export class Position {
     const rest = { from: Math.max(from, this.next), to };
     this.next = to;
     return rest;
+  }
+
+  /** A follower that hands on what is new. */
+  filter(to: Follower): Follower {
+    return {
+      chunk: (chunk) => {
+        const rest = this.take(chunk);
+        if (rest) to.chunk(rest);
+      },
+      gap: (from, end) => {
+        const rest = this.skip(from, end);
+        if (rest) to.gap(rest.from, rest.to);
+      },
+    };
   }
 }
 

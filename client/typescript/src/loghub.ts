@@ -1,11 +1,25 @@
 import { until } from "./abort.ts";
 import type { Connection } from "./connection.ts";
-import { beyond, endOf, readChunk } from "./frame.ts";
+import { Position, readChunk } from "./frame.ts";
 import { Stream, type Item } from "./stream.ts";
 import { windowBytes } from "./window.ts";
 
 /** The most of one answer of process.logs. */
 const pageBytes = 256 << 10;
+
+/** The output of a process from an offset on. With `skip` the process does not wait for a slow reader. */
+export function processOutput(connection: Connection, processId: string, since: number, onSlow: "block" | "skip"): Stream {
+  const logs = { process_id: processId, follow: true, max_bytes: pageBytes, on_slow: onSlow, window_bytes: windowBytes } as const;
+  return new Stream(
+    connection,
+    {
+      exit: "process.exit",
+      open: async (stream, link, sink) => (await link.call("process.logs", { ...logs, offset: stream.received }, sink).answer).stream_id!,
+      detach: (link) => link.send("process.detach", { process_id: processId }),
+    },
+    since,
+  );
+}
 
 /**
  * The output of one process for all of its readers in this client: the server sends a stream once per connection. A reader that is far behind holds
@@ -31,7 +45,7 @@ export class LogHub {
     this.readers.add(reader);
     if (!this.stream) {
       this.following = since;
-      void this.follow((this.stream = this.open(since)));
+      void this.follow((this.stream = processOutput(this.connection, this.processId, since, "block")));
     }
     return reader;
   }
@@ -40,19 +54,6 @@ export class LogHub {
     if (!this.readers.delete(reader) || this.readers.size > 0) return;
     this.stream?.leave();
     this.unused();
-  }
-
-  private open(since: number): Stream {
-    const logs = { process_id: this.processId, follow: true, max_bytes: pageBytes, on_slow: "block", window_bytes: windowBytes } as const;
-    return new Stream(
-      this.connection,
-      {
-        exit: "process.exit",
-        open: async (stream, link, sink) => (await link.call("process.logs", { ...logs, offset: stream.received }, sink).answer).stream_id!,
-        detach: (link) => link.send("process.detach", { process_id: this.processId }),
-      },
-      since,
-    );
   }
 
   private async follow(stream: Stream): Promise<void> {
@@ -75,19 +76,19 @@ export class LogHub {
 export class LogReader {
   private items: Item[] = [];
   private held = 0;
-  /** It has not been given everything, and asks for what is between `next` and what the hub gives now. */
-  private behind: boolean;
+  /** It has not been given everything, and asks for what is between its position and what the hub gives now. */
+  private behind = true;
   private wake: (() => void) | undefined;
   private taken: (() => void)[] = [];
   private left = false;
   private ended = false;
+  private readonly position: Position; // of what was read
 
   constructor(
     private readonly hub: LogHub,
-    /** Everything before it was read. */
-    private offset: number,
+    since: number,
   ) {
-    this.behind = true;
+    this.position = new Position(since);
   }
 
   /** The next item, undefined after the exit. */
@@ -97,20 +98,18 @@ export class LogReader {
       const item = this.items.shift();
       if (item?.kind === "chunk") {
         this.held -= item.chunk.bytes.length;
-        const rest = beyond(item.chunk, this.offset);
+        const chunk = this.position.take(item.chunk);
         this.makeRoom();
-        if (!rest) continue;
-        this.offset = endOf(rest);
-        return { kind: "chunk", chunk: rest };
+        if (!chunk) continue;
+        return { kind: "chunk", chunk };
       }
       if (item?.kind === "gap") {
-        if (item.to <= this.offset) continue;
-        const from = Math.max(item.from, this.offset);
-        this.offset = item.to;
-        return { kind: "gap", from, to: item.to };
+        const gap = this.position.skip(item.from, item.to);
+        if (!gap) continue;
+        return { kind: "gap", ...gap };
       }
       if (item) return item;
-      if (this.behind && this.offset < this.hub.following) {
+      if (this.behind && this.position.next < this.hub.following) {
         await until(signal, this.page());
       } else if (this.behind) {
         this.behind = false;
@@ -166,7 +165,7 @@ export class LogReader {
   }
 
   private async page(): Promise<void> {
-    const logs = await this.hub.connection.call("process.logs", { process_id: this.hub.processId, offset: this.offset, max_bytes: pageBytes });
+    const logs = await this.hub.connection.call("process.logs", { process_id: this.hub.processId, offset: this.position.next, max_bytes: pageBytes });
     if (logs.gap) this.items.push({ kind: "gap", from: logs.gap.from, to: logs.gap.to });
     for (const chunk of logs.chunks) {
       const read = readChunk(chunk);

@@ -2,7 +2,7 @@ import { until } from "./abort.ts";
 import type { Connection } from "./connection.ts";
 import { ClosedError, ConnectionLostError } from "./errors.ts";
 import { endOf, Position, readChunk, type Chunk } from "./frame.ts";
-import type { Link, Sink } from "./link.ts";
+import type { Follower, Link, Sink } from "./link.ts";
 import { windowBytes } from "./window.ts";
 import type * as wire from "./wire.gen.ts";
 
@@ -112,6 +112,15 @@ export class Stream {
       if (this.failure) throw this.failure;
       if (this.ended) return undefined;
       await until(signal, new Promise<void>((resolve) => (this.wake = resolve)));
+    }
+  }
+
+  /** Opens the stream and hands its output to a follower until it ends. */
+  async deliver(to: Follower): Promise<void> {
+    await this.open();
+    for (let item = await this.next(); item; item = await this.next()) {
+      if (item.kind === "chunk") to.chunk(item.chunk);
+      else if (item.kind === "gap") to.gap(item.from, item.to);
     }
   }
 

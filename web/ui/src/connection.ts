@@ -25,8 +25,8 @@ export class Connection {
   /** The gateway's epoch has changed: the sessions that we knew are gone. */
   readonly lostEpoch = new Signal<string>();
   now: Status = { kind: "connecting" };
+  readonly client: Client;
 
-  private readonly client: Client;
   private epoch = "";
   private quietSince = 0; // 0: it is not quiet
   private downSince = 0; // 0: it has never been up, or it is

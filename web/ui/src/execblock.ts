@@ -1,4 +1,4 @@
-import { Position, TrlError } from "./client";
+import { commandOutput, Position, TrlError, type Stream } from "./client";
 import type { Connection } from "./connection";
 import { button, fill, h, say } from "./dom";
 import { exitMark, wentWell } from "./exit";
@@ -20,7 +20,7 @@ export class ExecBlock {
   private readonly cancelButton: HTMLButtonElement;
   private readonly unfollow: () => void;
   private readonly position = new Position();
-  private asked = false;
+  private stream: Stream | undefined; // of an ended command
 
   constructor(
     private readonly connection: Connection,
@@ -46,30 +46,18 @@ export class ExecBlock {
       this.output.element,
       this.notes,
     );
-    this.unfollow = connection.follow(streamId, {
-      chunk: (chunk) => {
-        const fresh = this.position.take(chunk);
-        if (!fresh) return;
-        this.output.add(fresh);
-        this.element.classList.add("has-output");
-      },
-      gap: (from, to) => {
-        const missing = this.position.skip(from, to);
-        if (!missing) return;
-        this.output.gap(missing.from, to);
-        this.element.classList.add("has-output");
-      },
-    });
+    this.unfollow = connection.follow(streamId, this.position.filter(this.output));
   }
 
   /** Requests the output of an ended command; that of a running one comes with the watch. */
   async load(): Promise<void> {
-    if (this.asked || !this.ended) return;
-    this.asked = true;
+    if (this.stream || !this.ended) return;
+    this.unfollow(); // output that is on its way comes again
+    this.stream = commandOutput(this.connection.client, this.id, this.position.next, "skip");
     try {
-      await this.connection.call("exec.attach", { exec_id: this.id, offset: this.position.next, on_slow: "skip" });
+      await this.stream.deliver(this.position.filter(this.output));
     } catch (error) {
-      this.asked = error instanceof TrlError;
+      if (!(error instanceof TrlError)) this.stream = undefined;
     }
   }
 
@@ -106,7 +94,7 @@ export class ExecBlock {
 
   close(): void {
     this.unfollow();
-    if (this.asked && this.connection.up) this.connection.call("exec.detach", { exec_id: this.id }).catch(() => {}); // it may have ended
+    this.stream?.leave();
   }
 
   private fold(): void {

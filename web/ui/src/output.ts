@@ -1,7 +1,7 @@
 import { Plain } from "./ansi";
 import { h } from "./dom";
 import { bytes } from "./format";
-import type { Chunk } from "./client";
+import type { Chunk, Follower } from "./client";
 
 /** How much output of one command is shown at its beginning and at its end; more text makes the page slow. */
 const head = 32 << 10;
@@ -14,7 +14,7 @@ interface Piece {
 
 // The output of a command or process as it arrives, with stdout and stderr apart, and without the middle if it is long.
 // It is drawn once per frame, however many pieces came.
-export class Output {
+export class Output implements Follower {
   readonly element = h("pre", { class: "output", attr: { tabindex: 0, "aria-label": "output" } });
   length = 0; // bytes, of all of it
   private readonly first = h("span");
@@ -31,11 +31,7 @@ export class Output {
     this.element.append(this.first, this.cut, this.last);
   }
 
-  get truncated(): boolean {
-    return this.omitted > 0;
-  }
-
-  add(chunk: Chunk): void {
+  chunk(chunk: Chunk): void {
     this.length = Math.max(this.length, chunk.offset + chunk.bytes.length);
     this.push(this.plain[chunk.stream].take(chunk.bytes), chunk.stream === "stderr");
   }

@@ -1,4 +1,4 @@
-import { Position, readChunk, type Chunk } from "./client";
+import { Position, processOutput, type Stream } from "./client";
 import type { Connection } from "./connection";
 import { button, fill, h } from "./dom";
 import { exitMark } from "./exit";
@@ -15,7 +15,7 @@ export class ProcessRow {
   private readonly logs: HTMLButtonElement;
   private output: Output | undefined;
   private position = new Position();
-  private unfollow: (() => void) | undefined;
+  private stream: Stream | undefined; // of the log, unless it failed
 
   constructor(
     private readonly connection: Connection,
@@ -51,15 +51,14 @@ export class ProcessRow {
     this.kill.title = open ? "TERM to the whole tree, then KILL after 5 s" : "Take over to end it";
   }
 
-  /** The connection is up again: an open log continues. */
+  /** Continues an open log that ended when the connection was given up. */
   async resume(): Promise<void> {
-    if (this.output) await this.read();
+    if (this.output && !this.stream) await this.read();
   }
 
   close(): void {
-    this.unfollow?.();
-    this.unfollow = undefined;
-    if (this.output && this.connection.up) this.connection.call("process.detach", { process_id: this.info.process_id }).catch(() => {}); // it may have ended
+    this.stream?.leave();
+    this.stream = undefined;
   }
 
   private async toggle(): Promise<void> {
@@ -73,31 +72,18 @@ export class ProcessRow {
     this.output = new Output();
     this.position = new Position();
     this.element.append(this.output.element);
-    this.unfollow = this.connection.follow(this.info.stream_id, {
-      chunk: (chunk) => this.take(chunk),
-      gap: (from, to) => this.skip(from, to),
-    });
     await this.read();
   }
 
   private async read(): Promise<void> {
+    const stream = (this.stream = processOutput(this.connection.client, this.info.process_id, this.position.next, "skip"));
     try {
-      const log = await this.connection.call("process.logs", { process_id: this.info.process_id, offset: this.position.next, follow: true, on_slow: "skip" });
-      if (log.gap) this.skip(log.gap.from, log.gap.to);
-      for (const chunk of log.chunks) this.take(readChunk(chunk));
+      await stream.deliver(this.position.filter(this.output!));
     } catch (error) {
-      complain("Log", error);
+      if (this.stream !== stream) return; // the log was closed
+      this.stream = undefined;
+      if (this.connection.up) complain("Log", error);
     }
-  }
-
-  private take(chunk: Chunk): void {
-    const fresh = this.position.take(chunk);
-    if (fresh) this.output?.add(fresh);
-  }
-
-  private skip(from: number, to: number): void {
-    const missing = this.position.skip(from, to);
-    if (missing) this.output?.gap(missing.from, to);
   }
 
   private async end(): Promise<void> {
