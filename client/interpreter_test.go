@@ -109,7 +109,22 @@ type mismatch struct{ text string }
 
 func (m mismatch) Error() string { return m.text }
 
-func (r *run) steps(ctx context.Context, steps []step, in *scope) error {
+// operations carries out the steps of a scenario in one way: with the Go client, or with curl.
+type operations interface {
+	// begin makes what the README promises before the first step: the names client and s.
+	begin(ctx context.Context, in *scope) error
+	carryOut(ctx context.Context, q step, in *scope) (any, error)
+	// end ends what the steps have made.
+	end()
+}
+
+// interpreter runs the steps of a scenario.
+type interpreter struct {
+	operations
+	gateway *gateway
+}
+
+func (r *interpreter) steps(ctx context.Context, steps []step, in *scope) error {
 	for _, q := range steps {
 		limited, cancel := context.WithTimeout(ctx, patience)
 		if _, nested := q["steps"]; nested {
@@ -134,19 +149,19 @@ type later struct {
 	err    error
 }
 
-func (r *run) step(ctx context.Context, q step, in *scope) error {
+func (r *interpreter) step(ctx context.Context, q step, in *scope) error {
 	q = step(fill(map[string]any(q), in).(map[string]any))
 	if q["meanwhile"] == true {
 		own, abort := context.WithCancelCause(context.WithoutCancel(ctx))
 		l := &later{abort: func() { abort(errAborted) }, done: make(chan struct{})}
 		go func() { // ends with the step, which an abort or the end of the client ends
 			defer close(l.done)
-			l.result, l.err = r.carryOut(own, q, in)
+			l.result, l.err = r.perform(own, q, in)
 		}()
 		in.set(q.text("as", ""), l)
 		return nil
 	}
-	result, err := r.carryOut(ctx, q, in)
+	result, err := r.perform(ctx, q, in)
 	want, fails := q["error"]
 	switch {
 	case err != nil && (!fails || errors.As(err, new(mismatch))):
@@ -163,6 +178,36 @@ func (r *run) step(ctx context.Context, q step, in *scope) error {
 		return compare(result, want, q.text("do", ""))
 	}
 	return nil
+}
+
+// perform carries out one step.
+func (r *interpreter) perform(ctx context.Context, q step, in *scope) (any, error) {
+	of := in.get(q.text("of", ""))
+	switch q.text("do", "") {
+	case "direct":
+		return r.gateway.direct(ctx, q.text("command", ""))
+	case "rig":
+		return r.gateway.do(q.text("action", ""))
+	case "abort":
+		of.(*later).abort()
+		return nil, nil
+	case "await":
+		l := of.(*later)
+		select {
+		case <-l.done:
+			return l.result, l.err
+		case <-ctx.Done():
+			return nil, mismatch{"no end"}
+		}
+	case "repeat":
+		return nil, r.repeat(ctx, q, in)
+	case "eventually":
+		return nil, r.eventually(ctx, step(q["step"].(map[string]any)), in)
+	case "sleep":
+		time.Sleep(q.duration("seconds"))
+		return nil, nil
+	}
+	return r.carryOut(ctx, q, in)
 }
 
 func (r *run) carryOut(ctx context.Context, q step, in *scope) (any, error) {
@@ -250,34 +295,12 @@ func (r *run) carryOut(ctx context.Context, q step, in *scope) (any, error) {
 		var answer map[string]any
 		err := caller().Call(ctx, q.text("method", ""), q["params"], &answer)
 		return answer, err
-	case "direct":
-		return r.direct(ctx, q.text("command", ""))
-	case "rig":
-		return r.gateway.do(q.text("action", ""))
-	case "abort":
-		of.(*later).abort()
-		return nil, nil
-	case "await":
-		l := of.(*later)
-		select {
-		case <-l.done:
-			return l.result, l.err
-		case <-ctx.Done():
-			return nil, mismatch{"no end"}
-		}
-	case "repeat":
-		return nil, r.repeat(ctx, q, in)
-	case "eventually":
-		return nil, r.eventually(ctx, step(q["step"].(map[string]any)), in)
-	case "sleep":
-		time.Sleep(q.duration("seconds"))
-		return nil, nil
 	default:
 		return nil, mismatch{"no such operation: " + do}
 	}
 }
 
-func (r *run) repeat(ctx context.Context, q step, in *scope) error {
+func (r *interpreter) repeat(ctx context.Context, q step, in *scope) error {
 	var steps []step
 	for _, s := range q["steps"].([]any) {
 		steps = append(steps, step(s.(map[string]any)))
@@ -301,7 +324,7 @@ func (r *run) repeat(ctx context.Context, q step, in *scope) error {
 	return errors.Join(errs...)
 }
 
-func (r *run) eventually(ctx context.Context, q step, in *scope) error {
+func (r *interpreter) eventually(ctx context.Context, q step, in *scope) error {
 	for {
 		err := r.step(ctx, q, in)
 		if err == nil || ctx.Err() != nil {

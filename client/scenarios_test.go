@@ -128,6 +128,23 @@ func (g *gateway) do(action string) (any, error) {
 func TestScenarios(t *testing.T) {
 	testkit.StartsProcesses(t)
 	testkit.TakesLong(t)
+	rig := startRig(t)
+	shared := rig.start(t, nil)
+	for _, s := range allScenarios(t) {
+		t.Run(s.Name, func(t *testing.T) {
+			g := shared
+			if s.Gateway != nil {
+				t.Parallel() // with each other, and after those that share a gateway
+				g = rig.start(t, s.Gateway.Args)
+				defer g.do("stop")
+			}
+			runScenario(t, s, g, &run{gateway: g})
+		})
+	}
+}
+
+func allScenarios(t *testing.T) []scenario {
+	t.Helper()
 	b, err := os.ReadFile("testdata/scenarios.json")
 	if err != nil {
 		t.Fatal(err)
@@ -136,51 +153,43 @@ func TestScenarios(t *testing.T) {
 	if err := json.Unmarshal(b, &all); err != nil {
 		t.Fatal(err)
 	}
-	rig := startRig(t)
-	shared := rig.start(t, nil)
-	for _, s := range all.Scenarios {
-		t.Run(s.Name, func(t *testing.T) {
-			g := shared
-			if s.Gateway != nil {
-				t.Parallel() // with each other, and after those that share a gateway
-				g = rig.start(t, s.Gateway.Args)
-				defer g.do("stop")
-			}
-			runScenario(t, s, g)
-		})
-	}
+	return all.Scenarios
 }
 
-func runScenario(t *testing.T, s scenario, g *gateway) {
+func runScenario(t *testing.T, s scenario, g *gateway, o operations) {
 	ctx, cancel := context.WithCancel(context.Background())
-	r := &run{gateway: g}
 	defer func() {
 		cancel()
-		r.end()
+		o.end()
 	}()
 	values := &scope{values: map[string]any{}}
-	c, err := r.connect(ctx, step{})
-	if err != nil {
+	if err := o.begin(ctx, values); err != nil {
 		t.Fatal(err)
 	}
-	values.set("client", c)
-	session, err := r.keep(c.CreateSession(ctx, nil))
-	if err != nil {
-		t.Fatal(err)
-	}
-	values.set("s", session)
+	r := &interpreter{o, g}
 	if err := r.steps(ctx, s.Steps, values); err != nil {
 		t.Fatal(err)
 	}
 }
 
-// run is what the steps of one scenario have made.
+// run carries out the steps of one scenario with the Go client, and has what they made.
 type run struct {
 	gateway *gateway
 
 	mu       sync.Mutex
 	clients  []*client.Client  // guarded by mu
 	sessions []*client.Session // guarded by mu
+}
+
+func (r *run) begin(ctx context.Context, in *scope) error {
+	c, err := r.connect(ctx, step{})
+	if err != nil {
+		return err
+	}
+	in.set("client", c)
+	session, err := r.keep(c.CreateSession(ctx, nil))
+	in.set("s", session)
+	return err
 }
 
 func (r *run) keep(s *client.Session, err error) (*client.Session, error) {
@@ -207,12 +216,17 @@ func (r *run) end() {
 	}
 }
 
-func (r *run) connect(ctx context.Context, q step) (*client.Client, error) {
+// token returns the token that a step names by its role or itself.
+func (g *gateway) token(q step) string {
 	token := q.text("token", "user")
-	if known := r.gateway.Tokens[token]; known != "" {
-		token = known
+	if known := g.Tokens[token]; known != "" {
+		return known
 	}
-	c, err := client.Connect(ctx, client.Options{URL: r.gateway.URL, Token: token, Session: q.text("session", "")})
+	return token
+}
+
+func (r *run) connect(ctx context.Context, q step) (*client.Client, error) {
+	c, err := client.Connect(ctx, client.Options{URL: r.gateway.URL, Token: r.gateway.token(q), Session: q.text("session", "")})
 	if err == nil {
 		r.mu.Lock()
 		r.clients = append(r.clients, c)
@@ -222,8 +236,8 @@ func (r *run) connect(ctx context.Context, q step) (*client.Client, error) {
 }
 
 // direct runs a command over a connection of its own that does not go through the proxy.
-func (r *run) direct(ctx context.Context, command string) (any, error) {
-	c, err := client.Connect(ctx, client.Options{URL: r.gateway.Direct, Token: r.gateway.Tokens["user"]})
+func (g *gateway) direct(ctx context.Context, command string) (any, error) {
+	c, err := client.Connect(ctx, client.Options{URL: g.Direct, Token: g.Tokens["user"]})
 	if err != nil {
 		return nil, err
 	}
