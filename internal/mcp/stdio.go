@@ -18,8 +18,8 @@ const (
 	endTimeout = 20 * time.Second
 )
 
-// ServeStdio serves one client on stdin and stdout, until stdin ends, a signal asks us to end, or our parent is gone. Then it ends the sessions that it
-// made, unless keep is set. Calls in flight end with the program.
+// ServeStdio serves one client on stdin and stdout, until stdin ends and every request that was read is answered (at most answerTimeout later), a signal
+// asks us to end, or our parent is gone. Then it ends the sessions that it made, unless keep is set. Calls in flight end with the program.
 func ServeStdio(ctx context.Context, c Config, keep bool) error {
 	parent := os.Getppid()
 	ctx, cancel := context.WithCancel(ctx)
@@ -31,7 +31,9 @@ func ServeStdio(ctx context.Context, c Config, keep bool) error {
 		}
 	}
 	served := make(chan error, 1)
-	go func() { served <- NewServer(c).Run(ctx, &sdk.StdioTransport{}) }() // ends at the end of stdin, or with the program
+	go func() { // ends soon after the end of stdin, or with the program
+		served <- NewServer(c).Run(ctx, answerAll{&sdk.StdioTransport{}, answerTimeout})
+	}()
 	look := time.NewTicker(parentCheck)
 	defer look.Stop()
 	var err error
