@@ -38,7 +38,11 @@ func (k *call) list(ctx context.Context, a listArgs) (string, error) {
 	}
 	slices.SortStableFunc(all.Sessions, func(a, b protocol.SessionInfo) int { return b.LastActiveAt.Compare(a.LastActiveAt) })
 	var b strings.Builder
-	fmt.Fprintf(&b, "%d sessions, the one used last first:\n", len(all.Sessions))
+	if n := len(all.Sessions); n == 1 {
+		b.WriteString("1 session:\n")
+	} else {
+		fmt.Fprintf(&b, "%d sessions, the one used last first:\n", n)
+	}
 	for i, s := range all.Sessions {
 		if i == listedSessions {
 			fmt.Fprintf(&b, "… and %d more\n", len(all.Sessions)-i)
@@ -62,11 +66,14 @@ func sessionLine(s *protocol.SessionInfo) string {
 		line += fmt.Sprintf("; runs %s [%s]", short(x.Command), x.ID)
 	}
 	for _, n := range []struct {
-		count int
-		what  string
-	}{{s.QueueLength, "waiting"}, {s.Processes, "processes"}, {s.Terminals, "terminals"}, {len(s.Unmanaged), "background jobs"}} {
-		if n.count > 0 {
-			line += fmt.Sprintf("; %d %s", n.count, n.what)
+		count     int
+		one, more string
+	}{{s.QueueLength, "waiting", "waiting"}, {s.Processes, "process", "processes"}, {s.Terminals, "terminal", "terminals"}, {len(s.Unmanaged), "background job", "background jobs"}} {
+		switch {
+		case n.count == 1:
+			line += "; 1 " + n.one
+		case n.count > 1:
+			line += fmt.Sprintf("; %d %s", n.count, n.more)
 		}
 	}
 	return line

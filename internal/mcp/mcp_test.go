@@ -176,6 +176,7 @@ func TestFirstLines(t *testing.T) {
 		"killed by KILL: out of memory in 1.2 s, in /src [x-1]":                                                     func(x *protocol.ExecExit) { x.Signal, x.OOMKilled = "KILL", true },
 		"killed by TERM: stopped in 1.2 s, in /src [x-1]":                                                           func(x *protocol.ExecExit) { x.Signal, x.Cancelled = "TERM", true },
 		"exit 1: limit pids reached in 1.2 s, in /src [x-1]":                                                        func(x *protocol.ExecExit) { x.ExitCode, x.LimitHit = new(1), "pids" },
+		"exit 0 in 1.2 s, in /src [x-1]; 1 of its processes still runs":                                             func(x *protocol.ExecExit) { x.ExitCode, x.Background = new(0), []int{1} },
 		"exit 0 in 1.2 s, in /src [x-1]; 2 of its processes still run":                                              func(x *protocol.ExecExit) { x.ExitCode, x.Background = new(0), []int{1, 2} },
 		"exit 0 in 1.2 s, in /src [x-1]; the shell was replaced and lost: functions":                                func(x *protocol.ExecExit) { x.ExitCode, x.StateLost = new(0), []string{"functions"} },
 		"ended, exit code unknown: stopped in 1.2 s, in /src [x-1]; it could not be killed, it hangs in the kernel": func(x *protocol.ExecExit) { x.Cancelled, x.KillFailed = true, true },
@@ -262,5 +263,17 @@ func TestPrincipalsAreBounded(t *testing.T) {
 	h.seen.getOr("one more", NewSeen)
 	if _, known := h.seen.get("1"); known || len(h.seen.byKey) != maxPrincipals {
 		t.Errorf("%d principals", len(h.seen.byKey))
+	}
+}
+
+// TestOneIsNotMany: a list counts in plain English.
+func TestOneIsNotMany(t *testing.T) {
+	one := protocol.SessionInfo{Processes: 1, Terminals: 1, QueueLength: 1}
+	if line := sessionLine(&one); !strings.HasSuffix(line, "; 1 waiting; 1 process; 1 terminal") {
+		t.Error(line)
+	}
+	two := protocol.SessionInfo{Processes: 2, Terminals: 2}
+	if line := sessionLine(&two); !strings.HasSuffix(line, "; 2 processes; 2 terminals") {
+		t.Error(line)
 	}
 }

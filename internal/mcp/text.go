@@ -75,7 +75,10 @@ func execLine(x *protocol.ExecExit) string {
 		line += ", in " + x.WorkingDir
 	}
 	line += " [" + x.ExecID + "]"
-	if n := len(x.Background); n > 0 {
+	switch n := len(x.Background); {
+	case n == 1:
+		line += "; 1 of its processes still runs"
+	case n > 1:
 		line += fmt.Sprintf("; %d of its processes still run", n)
 	}
 	if x.KillFailed {

@@ -8,6 +8,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"regexp"
 	"strconv"
 	"strings"
 	"syscall"
@@ -93,6 +94,45 @@ func TestOwnSessionEndsWithTheProgram(t *testing.T) {
 		if strings.Contains(line, `"kill_failed":true`) {
 			t.Error(line)
 		}
+	}
+}
+
+// TestLastAnswersAreWritten: what a pipe has asked before its end is answered before the program ends. Work that takes longer than its call goes on in a
+// session that stays.
+func TestLastAnswersAreWritten(t *testing.T) {
+	t.Parallel()
+	g := rig.Gateway(t)
+	cmd := program(g, "--session", "work")
+	cmd.Stdin = strings.NewReader(handshake("sleep 1; echo late") +
+		`{"jsonrpc":"2.0","id":3,"method":"tools/call","params":{"name":"run","arguments":{"command":"sleep 1000; echo never","yield_s":2}}}
+{"jsonrpc":"2.0","id":4,"method":"tools/call","params":{"name":"list","arguments":{}}}`) // the last line has no end
+	out, err := cmd.Output()
+	if err != nil {
+		t.Fatal(err)
+	}
+	answers := map[float64]string{}
+	for line := range strings.Lines(string(out)) {
+		var a struct {
+			ID     float64
+			Result struct{ Content []struct{ Text string } }
+		}
+		if err := json.Unmarshal([]byte(line), &a); err != nil {
+			t.Fatalf("%q: %v", line, err)
+		}
+		answers[a.ID] = ""
+		if len(a.Result.Content) > 0 {
+			answers[a.ID] = a.Result.Content[0].Text
+		}
+	}
+	if len(answers) != 4 {
+		t.Fatalf("%d answers:\n%s", len(answers), out)
+	}
+	matches(t, answers[2], `exit 0 .*\nlate`)
+	matches(t, answers[3], `(?:still running|waiting for its turn) .*`)
+	h := onStdio(t, g, "--session", "work")
+	text := h.must("list", object{"session": "work"})
+	if !regexp.MustCompile(`running .*sleep 1000`).MatchString(text) {
+		t.Errorf("it does not run: %s", text)
 	}
 }
 
@@ -197,7 +237,7 @@ func TestReadOnlyProgram(t *testing.T) {
 		t.Errorf("%v %v", tools, err)
 	}
 	matches(t, h.must("wait", object{"id": id}), `exit 0 .*\noutput`)
-	matches(t, h.must("list", object{}), `1 sessions, .*`)
+	matches(t, h.must("list", object{}), `1 session:\n.*`)
 	if _, err := h.CallTool(t.Context(), &sdk.CallToolParams{Name: "run", Arguments: object{"command": "true"}}); err == nil {
 		t.Error("it runs commands")
 	}
