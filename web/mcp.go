@@ -3,6 +3,7 @@ package web
 import (
 	"context"
 	"fmt"
+	"io"
 	"net"
 	"net/http"
 	"time"
@@ -47,12 +48,20 @@ func (s *Server) serveMCP(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	g.EndRequest()
+	s.keepConnection(w)
 	deadline := time.Now().Add(mcpTimeout)
 	control := http.NewResponseController(w)
 	_ = control.SetReadDeadline(deadline)
 	_ = control.SetWriteDeadline(deadline)
 	s.mcp.Serve(w, r, g.Subject, mcp.Config{
 		ReadOnly: g.Role == auth.Viewer,
+		Recording: func(_ context.Context, _ *client.Client, id string, to io.Writer) error {
+			rec, err := s.findRecording(r, g.Principal, id)
+			if err != nil {
+				return err
+			}
+			return rec.WriteTo(to, false)
+		},
 		Dial: func(ctx context.Context) (*client.Client, error) {
 			return client.Connect(ctx, client.Options{
 				Dial:     func(context.Context) (net.Conn, error) { return s.clients.Connect(g, r.RemoteAddr) },

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"net/http"
 
+	"trl/pool/recording"
 	"trl/protocol"
 	"trl/web/auth"
 	"trl/web/rpc"
@@ -26,14 +27,10 @@ func (s *Server) serveRecording(w http.ResponseWriter, r *http.Request) {
 		auth.Refuse(w, http.StatusBadRequest, "format is v3 or v2")
 		return
 	}
-	rec, err := s.pool.FindRecording(who.Subject, who.Role == auth.Admin, r.PathValue("id"))
+	rec, err := s.findRecording(r, who.Principal, r.PathValue("id"))
 	if err != nil {
 		auth.Refuse(w, http.StatusNotFound, protocol.AsError(err).Message)
 		return
-	}
-	if info := rec.Info(); info.Owner != who.Subject { // before anything is sent
-		s.log.Info().Str("principal", who.Subject).Str("recording", info.RecordingID).Str("owner", info.Owner).Msg(rpc.ForeignRecording)
-		s.auditDownload(r, who.Principal, info)
 	}
 	h := w.Header()
 	h.Set("Content-Type", "application/x-asciicast")
@@ -53,6 +50,19 @@ func (s *Server) serveRecording(w http.ResponseWriter, r *http.Request) {
 		h.Del("Content-Disposition")
 		auth.Refuse(w, http.StatusInternalServerError, "the recording cannot be read; the log knows more")
 	}
+}
+
+// findRecording returns a recording that a principal is about to read. If an admin reads another principal's, it tells the log and the audit log.
+func (s *Server) findRecording(r *http.Request, who auth.Principal, id string) (*recording.Recording, error) {
+	rec, err := s.pool.FindRecording(who.Subject, who.Role == auth.Admin, id)
+	if err != nil {
+		return nil, err
+	}
+	if info := rec.Info(); info.Owner != who.Subject {
+		s.log.Info().Str("principal", who.Subject).Str("recording", info.RecordingID).Str("owner", info.Owner).Msg(rpc.ForeignRecording)
+		s.auditDownload(r, who, info)
+	}
+	return rec, nil
 }
 
 // headerTracker records whether the answer has begun. Then it is too late for an error.

@@ -53,10 +53,15 @@ func (s *Server) answerRPC(w http.ResponseWriter, r *http.Request, g *auth.Grant
 		rpc.RefuseHTTP(w, http.StatusServiceUnavailable, protocol.Errorf(protocol.ShuttingDown, "the server is shutting down"))
 		return
 	}
-	if s.idle.count() < s.cfg.MaxConns {
-		w.Header().Del("Connection") // the guard's, for strangers
-	}
+	s.keepConnection(w)
 	s.clients.ServeHTTP(w, r, listen.SocketOf(r), g, remote, s.transportLimits())
+}
+
+// keepConnection lets a client that has authenticated keep its connection for its next request, if there is room among the idle connections.
+func (s *Server) keepConnection(w http.ResponseWriter) {
+	if s.idle.count() < s.cfg.MaxConns {
+		w.Header().Del("Connection") // the guard sets it for strangers
+	}
 }
 
 // checkMediaType refuses what a page of another site could send without a preflight.

@@ -9,6 +9,7 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
+	"io"
 	"time"
 
 	"github.com/google/jsonschema-go/jsonschema"
@@ -30,6 +31,8 @@ type Config struct {
 	// CancelStops: a call that the client cancels ends the work that it started. Otherwise it only ends the waiting, for a client whose connection
 	// broke looks the same.
 	CancelStops bool
+	// Recording writes the asciicast of a recording, until the writer returns an error. nil: the client downloads it.
+	Recording func(ctx context.Context, c *client.Client, id string, to io.Writer) error
 }
 
 const instructions = "Shell sessions on a gateway: directory, variables and background jobs last from one call to the next. " +

@@ -1,11 +1,13 @@
 package mcp
 
 import (
+	"bytes"
 	"encoding/json"
 	"os"
 	"os/exec"
 	"path/filepath"
 	"regexp"
+	"strconv"
 	"strings"
 	"testing"
 
@@ -31,6 +33,14 @@ func TestExamplesOfThePage(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
+	port := 3000
+	for !rig.PortIsFree(port) {
+		port++
+	}
+	if !strings.Contains(string(page), "http.server 3000") {
+		t.Error("the page has another port")
+	}
+	page = bytes.ReplaceAll(page, []byte("3000"), []byte(strconv.Itoa(port)))
 	g := rig.Gateway(t)
 	h := onStdio(t, g)
 	ids := map[string]string{} // the latest of each kind

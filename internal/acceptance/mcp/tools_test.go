@@ -2,6 +2,7 @@ package mcp
 
 import (
 	"fmt"
+	"io"
 	"net"
 	"regexp"
 	"strings"
@@ -9,9 +10,11 @@ import (
 
 	sdk "github.com/modelcontextprotocol/go-sdk/mcp"
 
+	"trl/client"
 	"trl/internal/mcp"
 	"trl/internal/rig"
 	"trl/internal/testkit"
+	"trl/protocol"
 )
 
 // each runs f with a host over stdio, and over HTTP.
@@ -404,4 +407,70 @@ func TestResourcesShowTheSame(t *testing.T) {
 		h.must("stop", object{"id": process})
 		h.must("stop", object{"id": terminal})
 	})
+}
+
+// TestRecordingsAreCarried: all pages together are the asciicast, and only its owner reads it.
+func TestRecordingsAreCarried(t *testing.T) {
+	t.Parallel()
+	g := rig.Gateway(t, "--auth", "token", "--token-file", tokenFile(), "--record", "execs")
+	overHTTP(t, g, latest, "Authorization", "Bearer "+userToken(0)).must("run", object{"command": "seq 20000; printf 'é%.0s' $(seq 40000)"})
+	c, err := client.Connect(t.Context(), client.Options{URL: "http://" + g.Addr, Token: userToken(0)})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer c.Close()
+	var id string
+	testkit.Eventually(t, "the recording is complete", func() bool {
+		var all protocol.Recordings
+		if err := c.Call(t.Context(), "recording.list", nil, &all); err != nil || len(all.Recordings) != 1 {
+			return false
+		}
+		id = all.Recordings[0].RecordingID
+		return all.Recordings[0].State == "ended"
+	})
+	from, err := c.Recording(t.Context(), id, false)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer from.Close()
+	want, err := io.ReadAll(from)
+	if err != nil {
+		t.Fatal(err)
+	}
+	next := regexp.MustCompile(`The next page is (trl://recordings/` + id + `\?offset=[0-9]+)$`)
+	for name, h := range map[string]*host{
+		"HTTP": overHTTP(t, g, latest, "Authorization", "Bearer "+userToken(0)), "stdio": onStdio(t, g, "--token", userToken(0)),
+	} {
+		cast, pages := "", 0
+		for uri := "trl://recordings/" + id; uri != ""; pages++ {
+			r, err := h.ReadResource(t.Context(), &sdk.ReadResourceParams{URI: uri})
+			if err != nil || len(r.Contents) != 2 {
+				t.Fatalf("%s: %s: %v %v", name, uri, r, err)
+			}
+			if len(r.Contents[1].Text) > 30_000 || r.Contents[1].MIMEType != "application/x-asciicast" {
+				t.Errorf("%s: %d bytes of %s", name, len(r.Contents[1].Text), r.Contents[1].MIMEType)
+			}
+			cast += r.Contents[1].Text
+			m := next.FindStringSubmatch(r.Contents[0].Text)
+			if uri = ""; m != nil {
+				uri = m[1]
+			} else if !strings.HasSuffix(r.Contents[0].Text, ", its end.") {
+				t.Errorf("%s: %s", name, r.Contents[0].Text)
+			}
+		}
+		if pages < 5 || cast != string(want) {
+			t.Errorf("%s: %d pages with %d bytes of %d", name, pages, len(cast), len(want))
+		}
+		r, err := h.ReadResource(t.Context(), &sdk.ReadResourceParams{URI: "trl://recordings/" + id + "?offset=100000000"})
+		if err != nil || r.Contents[1].Text != "" || !strings.HasSuffix(r.Contents[0].Text, ", its end.") {
+			t.Errorf("%s: behind the end: %v %v", name, r, err)
+		}
+		if _, err := h.ReadResource(t.Context(), &sdk.ReadResourceParams{URI: "trl://recordings/" + id + "?offset=-1"}); err == nil {
+			t.Errorf("%s: there is an offset -1", name)
+		}
+	}
+	_, err = overHTTP(t, g, latest, "Authorization", "Bearer "+userToken(1)).ReadResource(t.Context(), &sdk.ReadResourceParams{URI: "trl://recordings/" + id})
+	if err == nil || !strings.Contains(err.Error(), "RECORDING_NOT_FOUND") {
+		t.Errorf("another user: %v", err)
+	}
 }
