@@ -42,6 +42,9 @@ const (
 	InternalError      Code = "INTERNAL_ERROR"
 	ShareNotFound      Code = "SHARE_NOT_FOUND"
 	RecordingNotFound  Code = "RECORDING_NOT_FOUND"
+
+	NodeUnreachable      Code = "NODE_UNREACHABLE"
+	DirectoryUnavailable Code = "DIRECTORY_UNAVAILABLE"
 )
 
 // codes is every Code with its HTTP status and its meaning for clients, in the order of PROTOCOL.md.
@@ -78,6 +81,8 @@ var codes = []struct {
 	{InternalError, http.StatusInternalServerError, "A bug or failure in the server; its log has the cause."},
 	{ShareNotFound, http.StatusNotFound, "No such share link, or it is another principal's, or it was revoked or has expired."},
 	{RecordingNotFound, http.StatusNotFound, "No such recording, or it is another principal's, or it was removed."},
+	{NodeUnreachable, http.StatusServiceUnavailable, "The session is on another node of the cluster (`details.node`), which cannot be reached now. Nothing was done; send the request again after `details.retry_after_ms`."},
+	{DirectoryUnavailable, http.StatusServiceUnavailable, "The directory of the cluster does not answer, and the server needs it to find or to claim a name or a request key. Nothing was done; send the request again after `details.retry_after_ms`."},
 }
 
 // Status returns the HTTP status of an answer with this code.

@@ -67,6 +67,7 @@ func TestEveryCodeHasAStatus(t *testing.T) {
 		StreamNotFound: 404, ShareNotFound: 404, RecordingNotFound: 404,
 		SessionExists: 409, SessionBusy: 409, SessionTerminated: 409, SessionLost: 409, StdinClosed: 409, RequestTooLarge: 413,
 		RateLimited: 429, MaxSessionsReached: 429, LimitExceeded: 429, ShellFailed: 500, InternalError: 500, NotSupported: 501, ShuttingDown: 503,
+		NodeUnreachable: 503, DirectoryUnavailable: 503,
 	}
 	for _, c := range codes {
 		if c.Code.Status() != want[c.Code] || http.StatusText(c.Status) == "" {

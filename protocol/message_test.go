@@ -100,8 +100,8 @@ func TestGoldenAnswers(t *testing.T) {
 		Logs{}, Logs{StreamID: "t-2", Chunks: []Chunk{{5, "stdout", "é<&>", ""}}, NextOffset: 10, EOF: true, Gap: &GapRange{0, 5}},
 		TermOpened{"t-1", "s-1", "st-1", 7, 44, "1", 1767323045600000, "r-1", nil}, TermAttached{"t-1", "st-1", 8, 4096, "view", 80, 24, "running", "2", 0, ""}, Terminals{}, Terminals{[]TermInfo{terminal, closed}},
 		TermSnapshot{"t-1", 80, 24, []string{"$ vim", ""}, Cursor{5, 1, true}, true, "vim", 4096, "running", 0},
-		Recordings{}, Recordings{[]Recording{{RecordingID: "r-1", SessionID: "s-1", TermID: "t-1", Owner: "me", State: "recording", Cols: 80, Rows: 24, StartedAt: at}}},
-		WaitResult{Met: true, Match: "ready"}, Pong{12, "1.0", at, "e-1"},
+		Recordings{}, Recordings{Recordings: []Recording{{RecordingID: "r-1", SessionID: "s-1", TermID: "t-1", Owner: "me", State: "recording", Cols: 80, Rows: 24, StartedAt: at}}},
+		WaitResult{Met: true, Match: "ready"}, Pong{UptimeS: 12, Version: "1.0", Time: at, Epoch: "e-1"},
 		Stats{ByState: map[string]int{"RUNNING": 1, "IDLE": 2}}, Capabilities{Limits: map[string]float64{"max_sessions": 256}},
 	}
 	failures := []*Error{

@@ -25,7 +25,7 @@ type Notification struct {
 func Methods() []Method { return methods }
 
 // commonCodes are the error codes that every method may answer.
-var commonCodes = []Code{InvalidRequest, InvalidParams, RequestTooLarge, Forbidden, RateLimited, ShuttingDown, InternalError}
+var commonCodes = []Code{InvalidRequest, InvalidParams, RequestTooLarge, Forbidden, RateLimited, ShuttingDown, InternalError, NodeUnreachable, DirectoryUnavailable}
 
 // CodesOf returns every error code that a method may answer.
 func CodesOf(name string) []Code {
@@ -64,6 +64,8 @@ var methods = []Method{
 	method[SessionRef, SessionInfo]("session.watch", "Subscribes this connection to everything that happens in a session.",
 		SessionNotFound, SessionLost, SessionTerminated, LimitExceeded),
 	method[SessionRef, None]("session.unwatch", "Ends a session.watch.",
+		SessionNotFound, SessionLost),
+	method[SessionRef, Located]("session.locate", "Tells which node of a cluster has the session, and at which address clients reach that node without another one in between. On a single node it is that node.",
 		SessionNotFound, SessionLost),
 
 	method[ExecRun, ExecResult]("exec.run", "Runs a command in the session's shell and answers with its output and exit code. A command that fails is a result, not an error.",
@@ -134,6 +136,7 @@ var methods = []Method{
 	method[None, Pong]("system.ping", "Answers with the server's epoch, to show that the server is there."),
 	method[Drain, Drained]("system.drain", "Makes the server refuse new sessions, and end when the last one has ended; live sessions go on. For admins."),
 	method[None, Stats]("system.stats", "Counts sessions, commands, processes and terminals of the server."),
+	method[None, Nodes]("system.nodes", "Lists the nodes of the cluster; on a single node that node alone."),
 	method[None, Capabilities]("system.capabilities", "Describes what the server can do, and its bounds."),
 }
 

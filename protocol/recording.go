@@ -26,6 +26,7 @@ type Recording struct {
 // Recordings is the answer of recording.list; the list is never null.
 type Recordings struct {
 	Recordings []Recording `json:"recordings"`
+	Partial    []string    `json:"partial,omitzero"`
 }
 
 // RecordingList is the params of recording.list. The session may be forgotten.

@@ -23,13 +23,13 @@ var repeats = map[string]Repeat{
 	"exec.cancel": RepeatEnd, "process.kill": RepeatEnd,
 
 	"session.info": RepeatAlways, "session.list": RepeatAlways, "session.watch": RepeatAlways, "session.unwatch": RepeatAlways,
-	"session.touch": RepeatAlways, "session.destroy": RepeatAlways,
+	"session.touch": RepeatAlways, "session.destroy": RepeatAlways, "session.locate": RepeatAlways,
 	"exec.list": RepeatAlways, "exec.wait": RepeatAlways, "exec.attach": RepeatAlways, "exec.detach": RepeatAlways,
 	"process.list": RepeatAlways, "process.info": RepeatAlways, "process.logs": RepeatAlways, "process.wait": RepeatAlways, "process.detach": RepeatAlways,
 	"term.list": RepeatAlways, "term.attach": RepeatAlways, "term.detach": RepeatAlways, "term.snapshot": RepeatAlways, "term.resize": RepeatAlways,
 	"term.close": RepeatAlways,
 	"share.list": RepeatAlways, "share.revoke": RepeatAlways, "recording.list": RepeatAlways, "recording.info": RepeatAlways,
-	"stream.ack": RepeatAlways, "system.ping": RepeatAlways, "system.stats": RepeatAlways, "system.capabilities": RepeatAlways,
+	"stream.ack": RepeatAlways, "system.ping": RepeatAlways, "system.stats": RepeatAlways, "system.nodes": RepeatAlways, "system.capabilities": RepeatAlways,
 
 	"session.rename": RepeatNever, "session.update": RepeatNever, "session.reset": RepeatNever, "exec.input": RepeatNever, "process.input": RepeatNever,
 	"term.input": RepeatNever, "share.create": RepeatNever, "recording.delete": RepeatNever, "system.drain": RepeatNever,

@@ -17,12 +17,15 @@ type SessionCreate struct {
 	IfExists     string            `json:"if_exists,omitzero"` // error | return
 	Record       string            `json:"record,omitzero"`    // off | terminals | execs | all
 	RequestKey   string            `json:"request_key,omitzero"`
+	Node         string            `json:"node,omitzero"`
+	Where        map[string]string `json:"where,omitzero"`
 }
 
 // Session is the answer of session.create.
 type Session struct {
 	SessionID  string            `json:"session_id"`
 	Epoch      string            `json:"epoch"`
+	Node       string            `json:"node,omitzero"` // absent: there is one node
 	Name       string            `json:"name,omitzero"`
 	Shell      string            `json:"shell"`
 	WorkingDir string            `json:"working_dir"`
@@ -87,6 +90,14 @@ type SessionList struct {
 // Sessions is the answer of session.list; the list is never null.
 type Sessions struct {
 	Sessions []SessionInfo `json:"sessions"`
+	Partial  []string      `json:"partial,omitzero"`
+}
+
+// Located is the answer of session.locate.
+type Located struct {
+	SessionID string `json:"session_id"`
+	Node      string `json:"node"`
+	URL       string `json:"url,omitzero"`
 }
 
 // SessionDestroy is the params of session.destroy.

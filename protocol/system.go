@@ -16,10 +16,34 @@ type Drained struct {
 
 // Pong is the answer of system.ping.
 type Pong struct {
-	UptimeS int64     `json:"uptime_s"`
-	Version string    `json:"version"`
-	Time    time.Time `json:"time"`
-	Epoch   string    `json:"epoch"`
+	UptimeS  int64     `json:"uptime_s"`
+	Version  string    `json:"version"`
+	Time     time.Time `json:"time"`
+	Epoch    string    `json:"epoch"`
+	Node     string    `json:"node,omitzero"` // absent: there is one node
+	Degraded bool      `json:"degraded,omitzero"`
+}
+
+// Node is one node of a cluster, in the answer of system.nodes.
+type Node struct {
+	Node           string            `json:"node"` // its name
+	Epoch          string            `json:"epoch"`
+	URL            string            `json:"url,omitzero"` // for clients
+	Zone           string            `json:"zone,omitzero"`
+	Labels         map[string]string `json:"labels,omitzero"`
+	Version        string            `json:"version"`
+	ActiveSessions int               `json:"active_sessions"`
+	MaxSessions    int               `json:"max_sessions"`
+	Load           float64           `json:"load,omitzero"`
+	Draining       bool              `json:"draining,omitzero"`
+	Self           bool              `json:"self,omitzero"`        // the node that answers
+	Unreachable    string            `json:"unreachable,omitzero"` // why; absent: it can be reached
+}
+
+// Nodes is the answer of system.nodes, by name.
+type Nodes struct {
+	Nodes    []Node `json:"nodes"`
+	Degraded bool   `json:"degraded,omitzero"`
 }
 
 // Stats is the answer of system.stats.
@@ -36,6 +60,7 @@ type Stats struct {
 	WarmShells       int            `json:"warm_shells"`
 	UptimeS          int64          `json:"uptime_s"`
 	MemoryRSSBytes   int64          `json:"memory_rss_bytes"`
+	Partial          []string       `json:"partial,omitzero"`
 }
 
 // Isolation is the tier of containment in force, and why there is no better one.

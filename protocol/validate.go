@@ -42,7 +42,7 @@ const (
 var lengths = map[string]int{
 	"session_id": MaxRef, "exec_id": MaxRef, "process_id": MaxRef, "term_id": MaxRef, "stream_id": MaxRef, "share_id": MaxRef, "recording_id": MaxRef,
 	"session": MaxSession, "shell": MaxPath, "working_dir": MaxPath, "owner": MaxSubject,
-	"label": MaxLabel, "host": MaxHost, "output": MaxPattern, "http": MaxURL, "signal": MaxSignal,
+	"label": MaxLabel, "host": MaxHost, "node": MaxHost, "output": MaxPattern, "http": MaxURL, "signal": MaxSignal,
 	"command": 0, "name": 0, "request_key": 0, "stdin": 0, "data": 0,
 }
 
@@ -180,10 +180,11 @@ func (q *SessionCreate) Validate() *Error {
 		oneOf("on_disconnect", q.OnDisconnect),
 		oneOf("on_shell_exit", q.OnShellExit),
 		q.Limits.validate(),
-		validLabels(q.Labels),
+		validLabels("labels", q.Labels),
 		oneOf("if_exists", q.IfExists),
 		oneOf("SessionCreate.record", q.Record),
 		validKey(q.RequestKey),
+		validLabels("where", q.Where),
 	)
 }
 
@@ -212,7 +213,7 @@ func (q *SessionRename) Validate() *Error {
 func (q *SessionUpdate) Validate() *Error {
 	faults := first(q.SessionRef.Validate(), validSeconds("timeout_s", q.Timeout), validSeconds("idle_timeout_s", q.IdleTimeout))
 	if faults == nil && q.Labels != nil {
-		return validLabels(*q.Labels)
+		return validLabels("labels", *q.Labels)
 	}
 	return faults
 }
@@ -506,15 +507,15 @@ func validKey(key string) *Error {
 	return nil
 }
 
-func validLabels(labels map[string]string) *Error {
+func validLabels(field string, labels map[string]string) *Error {
 	if len(labels) > MaxLabels {
-		return InvalidParam("labels", "labels has more than %d entries", MaxLabels).With("limit", MaxLabels)
+		return InvalidParam(field, "%s has more than %d entries", field, MaxLabels).With("limit", MaxLabels)
 	}
 	for key, value := range labels {
 		if key == "" {
-			return InvalidParam("labels", "labels has an empty key")
+			return InvalidParam(field, "%s has an empty key", field)
 		}
-		if e := first(validText("labels", key, MaxLabelKey), validText("labels", value, MaxLabelValue)); e != nil {
+		if e := first(validText(field, key, MaxLabelKey), validText(field, value, MaxLabelValue)); e != nil {
 			return e
 		}
 	}

@@ -94,6 +94,7 @@ var limitProbes = map[string]limits.Probe{
 	"variables in `env`":                 refusedParams(request("session.create", object{"env": many(protocol.MaxEnv+1, "")})),
 	"names and values in `env` together": refusedParams(request("exec.run", object{"command": ":", "env": object{"A": xs(protocol.MaxEnvBytes)}})),
 	"`labels`":                           refusedParams(request("session.create", object{"labels": many(protocol.MaxLabels+1, "")})),
+	"`node`":                             refusedParams(request("session.create", object{"node": xs(protocol.MaxHost + 1)})),
 	"a key in `labels`":                  refusedParams(request("session.create", object{"labels": object{xs(protocol.MaxLabelKey + 1): ""}})),
 	"a value in `labels`":                refusedParams(request("session.create", object{"labels": object{"k": xs(protocol.MaxLabelValue + 1)}})),
 	"`label` of `session.list`":          refusedParams(request("session.list", object{"label": xs(protocol.MaxLabel + 1)})),

@@ -19,6 +19,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/rs/zerolog"
 
+	"trl/cluster/link"
 	"trl/internal/mcp"
 	"trl/metrics"
 	"trl/pool"
@@ -58,6 +59,7 @@ type Config struct {
 	Version      string
 	Trace        func(rpc.Trace)       // called after every answer; it must not wait. nil: no tracing
 	Audit        *audit.Log            // nil: there is no audit log
+	Cluster      rpc.Cluster           // which node this is, and the others
 	Capabilities protocol.Capabilities // what system.capabilities says and web and the pool do not know: default shell, isolation, limits
 
 	stall time.Duration // transport.StallLimit; tests shorten it
@@ -144,6 +146,7 @@ func New(cfg Config, p *pool.Pool, m *metrics.Metrics, g prometheus.Gatherer, lo
 	s.clients = rpc.New(rpc.Config{
 		MaxInFlight: cfg.MaxInFlight, MaxConns: cfg.MaxConns, MaxConnsOfPrincipal: cfg.MaxConnsOfPrincipal, MaxGuests: cfg.MaxGuests,
 		PingEvery: cfg.PingEvery, PeerSilence: cfg.PeerSilence, Version: cfg.Version, Trace: cfg.Trace, Audit: cfg.Audit, Drains: s.drainer,
+		Cluster: cfg.Cluster,
 	}, func() *rpc.LiveConfig { return &s.live.Load().clients }, p, s.auth, m, log)
 
 	s.mcp = mcp.NewHTTP(cfg.MaxFrame)
@@ -520,3 +523,9 @@ func (s *Server) serveLocal(sock *transport.Socket) {
 		s.unixHTTP.Hand(c)
 	}
 }
+
+// AdmitLink returns the error for the client of another node that may not have a link here.
+func (s *Server) AdmitLink(h *link.Hello) error { return s.clients.AdmitLink(h) }
+
+// ServeLink serves the client of another node over its link, until the link is over.
+func (s *Server) ServeLink(h *link.Hello, l *link.Conn) { s.clients.ServeLink(h, l) }

@@ -31,8 +31,8 @@ var imports = map[string][]string{
 	"metrics":           nil,
 	"runtime":           {"protocol", "statemachine", "metrics"},
 	"pool":              {"runtime", "statemachine", "protocol", "metrics"},
-	"reaper":            {"statemachine", "metrics"},                                                                       // sees the pool through its own small interface
-	"web":               {"pool", "protocol", "metrics", "client", "client/typescript", "internal/mcp", "internal/bundle"}, // of the clients: the script that it serves, and what the tools of internal/mcp use
+	"reaper":            {"statemachine", "metrics"},                                                                                  // sees the pool through its own small interface
+	"web":               {"pool", "protocol", "metrics", "cluster", "client", "client/typescript", "internal/mcp", "internal/bundle"}, // of the clients: the script that it serves, and what the tools of internal/mcp use
 	"client":            {"protocol"},
 	"client/typescript": {"internal/bundle"},    // its other files are for other programs
 	"client/python":     nil,                    // the same

@@ -68,6 +68,13 @@ func newGrant(who Principal, t Terms) *Grant {
 	return &Grant{Principal: who, credentials: []*credentialState{newCredentialState(t)}}
 }
 
+// ForLink returns the grant of a client that another node has authenticated. That node also bounds the client's requests.
+func ForLink(who Principal, credential string, expires time.Time) *Grant {
+	g := newGrant(who, Terms{Expires: expires})
+	g.token = credential
+	return g
+}
+
 // Expires returns when the first of its credentials expires; zero: never.
 func (g *Grant) Expires() (at time.Time) {
 	for _, s := range g.credentials {

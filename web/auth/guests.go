@@ -16,10 +16,24 @@ func (c *Checker) Authorize(r *http.Request) (*Grant, *Denial) {
 	if !share.IsToken(token) {
 		return c.Authenticate(r)
 	}
-	sh, ok := c.pool.FindShare(token) // also while the address is slowed down, because nobody can guess a link
-	if !ok {
+	g, why := c.guest(token) // also while the address is slowed down, because nobody can guess a link
+	if why == Unknown {
 		c.wrongCredentials.add(ClientAddr(r), time.Now())
-		return nil, c.recordOutcome(r, byShare, Unknown, nil)
+	}
+	return g, c.recordOutcome(r, byShare, why, nil)
+}
+
+// Guest returns the grant of a share link's token.
+func (c *Checker) Guest(token string) (g *Grant, ok bool) {
+	g, why := c.guest(token)
+	return g, why == Accepted
+}
+
+// guest returns the grant of a share link's token; nil unless it is accepted.
+func (c *Checker) guest(token string) (*Grant, Outcome) {
+	sh, ok := c.pool.FindShare(token)
+	if !ok {
+		return nil, Unknown
 	}
 	g := &Grant{Principal: Principal{Subject: sh.Owner(), Role: Viewer}, Share: sh}
 	if sh.Control() {
@@ -28,11 +42,11 @@ func (c *Checker) Authorize(r *http.Request) (*Grant, *Denial) {
 	if sh.CredentialID() != "" { // a link rests on its maker's credential, and its requests count for that credential
 		maker := c.ByID(sh.CredentialID())
 		if maker == nil || !maker.IsValid(time.Now()) || !maker.mayShare(sh.Owner()) {
-			return nil, c.recordOutcome(r, byShare, expired, nil)
+			return nil, expired
 		}
 		g.credentials = maker.credentials
 	}
-	return g, c.recordOutcome(r, byShare, Accepted, nil)
+	return g, Accepted
 }
 
 // AuthorizeRequest is Authorize for a request that changes something without a WebSocket. A browser's login counts only for the gateway's own pages: their

@@ -31,6 +31,7 @@ type Config struct {
 	Trace               func(Trace) // called after every answer; it must not wait. nil: no tracing
 	Audit               *audit.Log  // nil: there is no audit log
 	Drains              drains
+	Cluster             Cluster
 }
 
 // LiveConfig may be replaced while the gateway serves.
@@ -84,8 +85,8 @@ func New(c Config, live func() *LiveConfig, p *pool.Pool, checker *auth.Checker,
 	if p != nil {
 		p.ExemptFromReserve(cs.isAdmin)
 	}
-	metrics.AtZero(m.ClientConnections, transport.WebSocketName, transport.UnixName, transport.HTTPName, transport.InProcessName)
-	metrics.AtZero(m.BytesOut, transport.WebSocketName, transport.UnixName, transport.HTTPName, transport.InProcessName)
+	metrics.AtZero(m.ClientConnections, transport.WebSocketName, transport.UnixName, transport.HTTPName, transport.InProcessName, transport.LinkName)
+	metrics.AtZero(m.BytesOut, transport.WebSocketName, transport.UnixName, transport.HTTPName, transport.InProcessName, transport.LinkName)
 	metrics.AtZero(m.ClientsClosed, transport.CloseReasons...)
 	metrics.AtZero(m.ClientsRefused, groupAll, groupPrincipal, groupGuests, groupShare, GroupStrangers)
 	return cs

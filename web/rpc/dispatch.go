@@ -78,6 +78,7 @@ var handlers = map[string]handler{
 	"session.touch":   {access: changes, call: decoded(sessionTouch)},
 	"session.watch":   {access: reads, over: needsConnection, call: decoded(sessionWatch)},
 	"session.unwatch": {access: reads, urgent: true, over: needsConnection, call: decoded(sessionUnwatch)},
+	"session.locate":  {access: reads, call: decoded(sessionLocate)},
 
 	"exec.run":    {access: changes, call: decoded(execRun)},
 	"exec.stream": {access: changes, over: needsNDJSON, call: decoded(execStream)},
@@ -118,6 +119,7 @@ var handlers = map[string]handler{
 	"system.drain":        {access: changes, call: decoded(systemDrain)},
 	"system.ping":         {access: reads, call: decoded(systemPing)},
 	"system.stats":        {access: reads, call: decoded(systemStats)},
+	"system.nodes":        {access: reads, call: decoded(systemNodes)},
 	"system.capabilities": {access: reads, call: decoded(systemCapabilities)},
 }
 

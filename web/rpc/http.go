@@ -60,6 +60,8 @@ func (c *conn) unanswered() *protocol.Error {
 		e = protocol.Errorf(protocol.AuthFailed, "what you logged in with is no longer good")
 	case transport.ReasonUnshared:
 		e = protocol.Errorf(protocol.Forbidden, "this share link has ended")
+	case transport.ReasonNodeGone:
+		e = protocol.Errorf(protocol.ShuttingDown, "the connection to the session's node was lost before it could answer")
 	case transport.ReasonStalled:
 		e = protocol.Errorf(protocol.InvalidRequest, "the request did not come to its end in time")
 	}

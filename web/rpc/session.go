@@ -14,6 +14,9 @@ func sessionCreate(k *call, q *protocol.SessionCreate) (any, bool, error) {
 	if q.OnDisconnect == "destroy" && c.request != nil {
 		return nil, false, notOverHTTP("on_disconnect destroy binds the session to a connection").With("field", "on_disconnect")
 	}
+	if e := k.checkPlace(q); e != nil {
+		return nil, false, e
+	}
 	key := nameKey(q.Name)
 	create := func() (any, bool, error) {
 		s, made, err := c.srv.pool.CreateOrFind(c.srv.ctx, c.principal.Subject, q) // not the client's ctx: the session may outlive it
@@ -28,13 +31,26 @@ func sessionCreate(k *call, q *protocol.SessionCreate) (any, bool, error) {
 		if q.Name != "" {
 			c.addQueueKey(key, s.ID())
 		}
-		data := s.Summary()
-		return &data, false, nil
+		return k.summary(s), false, nil
 	}
 	if q.Name == "" {
 		return k.answerLater(create) // no request can name the session before the answer
 	}
 	return k.inOrder(key, true, create)
+}
+
+// summary returns the short description of a session.
+func (k *call) summary(s *pool.Session) *protocol.Session {
+	data := s.Summary()
+	data.Node = k.c.srv.nodeName()
+	return &data
+}
+
+// info returns the full description of a session.
+func (k *call) info(s *pool.Session) *protocol.SessionInfo {
+	info := s.Info()
+	info.Node = k.c.srv.nodeName()
+	return &info
 }
 
 func hasEnded(s *pool.Session) bool {
@@ -48,8 +64,7 @@ func hasEnded(s *pool.Session) bool {
 
 func sessionInfo(k *call, q *protocol.SessionRef) (any, bool, error) {
 	return k.withSession(*q, false, func(s *pool.Session) (any, bool, error) {
-		info := s.Info()
-		return &info, false, nil
+		return k.info(s), false, nil
 	})
 }
 
@@ -64,6 +79,9 @@ func sessionList(k *call, q *protocol.SessionList) (any, bool, error) {
 		}
 		if list == nil {
 			list = []protocol.SessionInfo{} // Clients read its length
+		}
+		for i := range list {
+			list[i].Node = k.c.srv.nodeName()
 		}
 		return &protocol.Sessions{Sessions: list}, false, nil
 	})
@@ -83,8 +101,7 @@ func sessionRename(k *call, q *protocol.SessionRename) (any, bool, error) {
 		if err := s.Rename(q.Name); err != nil {
 			return nil, false, err
 		}
-		data := s.Summary()
-		return &data, false, nil
+		return k.summary(s), false, nil
 	})
 	if pending { // the request waits in a queue; requests that use the new name wait there, too
 		k.c.addQueueKey(k.queueKey, nameKey(q.Name))
@@ -97,8 +114,7 @@ func sessionUpdate(k *call, q *protocol.SessionUpdate) (any, bool, error) {
 		if err := s.Update(q); err != nil {
 			return nil, false, err
 		}
-		info := s.Info()
-		return &info, false, nil
+		return k.info(s), false, nil
 	})
 }
 
@@ -108,8 +124,7 @@ func sessionReset(k *call, q *protocol.SessionRef) (any, bool, error) {
 			if err := s.Reset(ctx); err != nil {
 				return nil, err
 			}
-			data := s.Summary()
-			return &data, nil
+			return k.summary(s), nil
 		})
 	})
 }
@@ -139,5 +154,12 @@ func sessionUnwatch(k *call, q *protocol.SessionRef) (any, bool, error) {
 			}
 			return nil, false, nil
 		})
+	})
+}
+
+func sessionLocate(k *call, q *protocol.SessionRef) (any, bool, error) {
+	return k.withSession(*q, false, func(s *pool.Session) (any, bool, error) {
+		self := k.c.srv.self()
+		return &protocol.Located{SessionID: s.ID(), Node: self.Node, URL: self.URL}, false, nil
 	})
 }

@@ -16,6 +16,9 @@ func systemPing(k *call, _ *protocol.None) (any, bool, error) {
 		Version: s.config.Version,
 		Time:    time.Now(),
 		Epoch:   s.pool.Epoch(),
+		Node:    s.nodeName(),
+
+		Degraded: s.config.Cluster.Nodes != nil && s.config.Cluster.Nodes.Degraded(),
 	}, false, nil
 }
 

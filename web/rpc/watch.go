@@ -46,7 +46,7 @@ func (w *watch) noteLocked(name string, f *subscriptionEnd) {
 
 // watch subscribes the connection to s and answers k. A second watch of a session has no further effect.
 func (c *conn) watch(k *call, s *pool.Session) (any, bool, error) {
-	info := s.Info()
+	info := k.info(s)
 	if info.State == "TERMINATED" {
 		return nil, false, protocol.Errorf(protocol.SessionTerminated, "the session has ended").With("reason", info.Reason)
 	}
@@ -54,7 +54,7 @@ func (c *conn) watch(k *call, s *pool.Session) (any, bool, error) {
 	defer c.mu.Unlock()
 	if before := c.watches[s.ID()]; before != nil {
 		if before.ctx.Err() == nil {
-			return &info, false, nil
+			return info, false, nil
 		}
 		return k.answerLater(func() (any, bool, error) { // the watch is ending, after a session.unwatch
 			select {
@@ -81,7 +81,7 @@ func (c *conn) watch(k *call, s *pool.Session) (any, bool, error) {
 	c.subscribed.Store(true)
 	c.spawn(k.method, func() { // answers and sends events; ends with the session, stop or ctx; serve waits for it
 		defer w.leave()
-		k.answer(&info, nil)
+		k.answer(info, nil)
 		w.run(current)
 	})
 	return nil, true, nil

@@ -177,7 +177,7 @@ func (t *HTTP) SendClose(why CloseReason) {
 	case why == ReasonSlow || t.r.Context().Err() != nil:
 		t.cut = true
 		t.sock.Close()
-	case why == ReasonShutdown || why == ReasonAuthOver || why == ReasonUnshared || why == ReasonPanic:
+	case why == ReasonShutdown || why == ReasonAuthOver || why == ReasonUnshared || why == ReasonPanic || why == ReasonNodeGone:
 		t.cut = true
 		t.sock.setFinalDeadline(CloseTimeout)
 		t.out.frame(nil, true) // a message that is being written goes out complete, and none follows

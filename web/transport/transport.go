@@ -1,5 +1,5 @@
 // Package transport carries messages between a client and the gateway: over a WebSocket, or as lines on a Unix socket or inside this
-// process, or as one HTTP request with its response.
+// process, or as one HTTP request with its response, or over the link of another node that the client is connected to.
 package transport
 
 import (
@@ -30,10 +30,11 @@ const (
 	ReasonUnshared  CloseReason = "unshared" // its share link has ended
 	ReasonAuthOver  CloseReason = "auth"     // its credential has expired or was revoked
 	ReasonPanic     CloseReason = "internal" // a panic in one of its requests
+	ReasonNodeGone  CloseReason = "node"     // a link to the node of one of its sessions has ended
 )
 
 // CloseReasons are the reasons for which a served connection can end.
-var CloseReasons = []CloseReason{ReasonClient, ReasonSlow, ReasonSilent, ReasonStalled, ReasonTooBig, ReasonFlood, ReasonMalformed, ReasonShutdown, ReasonUnshared, ReasonAuthOver, ReasonPanic}
+var CloseReasons = []CloseReason{ReasonClient, ReasonSlow, ReasonSilent, ReasonStalled, ReasonTooBig, ReasonFlood, ReasonMalformed, ReasonShutdown, ReasonUnshared, ReasonAuthOver, ReasonPanic, ReasonNodeGone}
 
 // The names of the transports: the label of trl_connections and trl_bytes_out_total.
 const (

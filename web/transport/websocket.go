@@ -243,6 +243,7 @@ var closeCodes = map[CloseReason]struct {
 	ReasonShutdown:  {websocket.StatusServiceRestart, "server is shutting down"},
 	ReasonUnshared:  {4403, "this link has expired or was revoked"},
 	ReasonPanic:     {websocket.StatusInternalError, "internal error"},
+	ReasonNodeGone:  {websocket.StatusServiceRestart, "connection to the session's node was lost"},
 }
 
 // SendClose does the close handshake, for a short time.

@@ -33,6 +33,8 @@ Code = Literal[
     "INTERNAL_ERROR",
     "SHARE_NOT_FOUND",
     "RECORDING_NOT_FOUND",
+    "NODE_UNREACHABLE",
+    "DIRECTORY_UNAVAILABLE",
 ]
 
 # When a client may send a request again after it has lost the connection on which it waited for the answer. protocol/repeat.go has the rules.
@@ -47,6 +49,7 @@ REPEATS: dict[str, Literal["never", "always", "keyed", "end"]] = {
     "session.touch": "always",
     "session.watch": "always",
     "session.unwatch": "always",
+    "session.locate": "always",
     "exec.run": "keyed",
     "exec.stream": "keyed",
     "exec.wait": "always",
@@ -81,6 +84,7 @@ REPEATS: dict[str, Literal["never", "always", "keyed", "end"]] = {
     "system.ping": "always",
     "system.drain": "never",
     "system.stats": "always",
+    "system.nodes": "always",
     "system.capabilities": "always",
 }
 
@@ -352,6 +356,12 @@ class Limits(TypedDict):
     open_files: NotRequired[int]
 
 
+class Located(TypedDict):
+    session_id: str
+    node: str
+    url: NotRequired[str]
+
+
 class Logs(TypedDict):
     stream_id: NotRequired[str]
     stream_no: NotRequired[int]
@@ -359,6 +369,26 @@ class Logs(TypedDict):
     next_offset: int
     eof: bool
     gap: NotRequired[GapRange]
+
+
+class Node(TypedDict):
+    node: str
+    epoch: str
+    url: NotRequired[str]
+    zone: NotRequired[str]
+    labels: NotRequired[dict[str, str]]
+    version: str
+    active_sessions: int
+    max_sessions: int
+    load: NotRequired[float]
+    draining: NotRequired[bool]
+    self: NotRequired[bool]
+    unreachable: NotRequired[str]
+
+
+class Nodes(TypedDict):
+    nodes: list[Node]
+    degraded: NotRequired[bool]
 
 
 class Omitted(TypedDict):
@@ -389,6 +419,8 @@ class Pong(TypedDict):
     version: str
     time: str
     epoch: str
+    node: NotRequired[str]
+    degraded: NotRequired[bool]
 
 
 class ProcessInfo(TypedDict):
@@ -498,6 +530,7 @@ class RecordingRef(TypedDict):
 
 class Recordings(TypedDict):
     recordings: list[Recording]
+    partial: NotRequired[list[str]]
 
 
 class ServerShutdown(TypedDict):
@@ -507,6 +540,7 @@ class ServerShutdown(TypedDict):
 class Session(TypedDict):
     session_id: str
     epoch: str
+    node: NotRequired[str]
     name: NotRequired[str]
     shell: str
     working_dir: str
@@ -532,6 +566,8 @@ class SessionCreate(TypedDict):
     if_exists: NotRequired[Literal["error", "return"]]
     record: NotRequired[Literal["off", "terminals", "execs", "all"]]
     request_key: NotRequired[str]
+    node: NotRequired[str]
+    where: NotRequired[dict[str, str]]
 
 
 class SessionDestroy(TypedDict):
@@ -549,6 +585,7 @@ class SessionExpiring(TypedDict):
 class SessionInfo(TypedDict):
     session_id: str
     epoch: str
+    node: NotRequired[str]
     name: NotRequired[str]
     shell: str
     working_dir: str
@@ -616,6 +653,7 @@ class SessionUpdate(TypedDict):
 
 class Sessions(TypedDict):
     sessions: list[SessionInfo]
+    partial: NotRequired[list[str]]
 
 
 class Share(TypedDict):
@@ -672,6 +710,7 @@ class Stats(TypedDict):
     warm_shells: int
     uptime_s: int
     memory_rss_bytes: int
+    partial: NotRequired[list[str]]
 
 
 class StreamAck(TypedDict):

@@ -447,6 +447,15 @@ export interface Limits {
   open_files?: number;
 }
 
+export interface Located {
+  /** the session's id; opaque */
+  session_id: string;
+  /** the name of the node that has the session */
+  node: string;
+  /** the address at which clients reach this node, if it has one of its own */
+  url?: string;
+}
+
 export interface Logs {
   /** the id of the stream of output; opaque */
   stream_id?: string;
@@ -460,6 +469,40 @@ export interface Logs {
   eof: boolean;
   /** the bytes before the first chunk that the ring no longer has */
   gap?: GapRange;
+}
+
+export interface Node {
+  /** its name */
+  node: string;
+  /** what it begins its ids with; identifies the lifetime of its sessions */
+  epoch: string;
+  /** the address at which clients reach it, if it has one of its own */
+  url?: string;
+  /** where it is */
+  zone?: string;
+  /** what its operator says of it */
+  labels?: Record<string, string>;
+  /** the server's version */
+  version: string;
+  /** sessions that have not ended */
+  active_sessions: number;
+  /** the bound on live sessions */
+  max_sessions: number;
+  /** processes that want to run, per processor */
+  load?: number;
+  /** new sessions are refused */
+  draining?: boolean;
+  /** this node answers */
+  self?: boolean;
+  /** why this server cannot reach it now; absent: it can */
+  unreachable?: string;
+}
+
+export interface Nodes {
+  /** the nodes that the server knows, by name */
+  nodes: Node[];
+  /** the directory of the cluster does not answer; names that are new cannot be claimed, and other nodes are known as they were (false) */
+  degraded?: boolean;
 }
 
 export interface Omitted {
@@ -508,6 +551,10 @@ export interface Pong {
   time: string;
   /** identifies the lifetime of all sessions; a different epoch means that the earlier sessions are gone */
   epoch: string;
+  /** the name of the node that answers; absent if there is only one node */
+  node?: string;
+  /** the directory of the cluster does not answer; names that are new cannot be claimed, and other nodes are known as they were (false) */
+  degraded?: boolean;
 }
 
 export interface ProcessInfo {
@@ -687,6 +734,8 @@ export interface RecordingRef {
 export interface Recordings {
   /** never null */
   recordings: Recording[];
+  /** the names of nodes that did not answer in time, whose part is missing; absent if none is */
+  partial?: string[];
 }
 
 export interface ServerShutdown {
@@ -699,6 +748,8 @@ export interface Session {
   session_id: string;
   /** identifies the lifetime of all sessions; a different epoch means that the earlier sessions are gone */
   epoch: string;
+  /** the name of the node that has it; absent if there is only one node */
+  node?: string;
   /** its name */
   name?: string;
   /** the shell's path */
@@ -746,6 +797,10 @@ export interface SessionCreate {
   record?: "off" | "terminals" | "execs" | "all";
   /** a retry with the same key within 10 minutes gets the first request's result, or joins it, and does nothing twice, even if the gateway was killed or upgraded in between; other params with the same key get INVALID_PARAMS */
   request_key?: string;
+  /** the name of the node of a cluster on which to open it (the server chooses) */
+  node?: string;
+  /** labels that the node must have on which to open it; `zone` and `node` are labels, too (any node) */
+  where?: Record<string, string>;
 }
 
 export interface SessionDestroy {
@@ -771,6 +826,8 @@ export interface SessionInfo {
   session_id: string;
   /** the epoch to which this session belongs */
   epoch: string;
+  /** the name of the node that has it; absent if there is only one node */
+  node?: string;
   /** its name */
   name?: string;
   /** the shell's path */
@@ -881,6 +938,8 @@ export interface SessionUpdate {
 export interface Sessions {
   /** never null */
   sessions: SessionInfo[];
+  /** the names of nodes that did not answer in time, whose part is missing; absent if none is */
+  partial?: string[];
 }
 
 export interface Share {
@@ -975,6 +1034,8 @@ export interface Stats {
   uptime_s: number;
   /** the server's resident set */
   memory_rss_bytes: number;
+  /** the names of nodes that did not answer in time, whose part is missing; absent if none is */
+  partial?: string[];
 }
 
 export interface StreamAck {
@@ -1348,6 +1409,8 @@ export interface Methods {
   "session.watch": { params: SessionRef; result: SessionInfo };
   /** Ends a session.watch. */
   "session.unwatch": { params: SessionRef; result: {} };
+  /** Tells which node of a cluster has the session, and at which address clients reach that node without another one in between. On a single node it is that node. */
+  "session.locate": { params: SessionRef; result: Located };
   /** Runs a command in the session's shell and answers with its output and exit code. A command that fails is a result, not an error. */
   "exec.run": { params: ExecRun; result: ExecResult };
   /** Runs a command like exec.run, answers at once and sends its output as it arrives: `exec.output` events, then one `exec.exit`. */
@@ -1416,6 +1479,8 @@ export interface Methods {
   "system.drain": { params: Drain; result: Drained };
   /** Counts sessions, commands, processes and terminals of the server. */
   "system.stats": { params: {}; result: Stats };
+  /** Lists the nodes of the cluster; on a single node that node alone. */
+  "system.nodes": { params: {}; result: Nodes };
   /** Describes what the server can do, and its bounds. */
   "system.capabilities": { params: {}; result: Capabilities };
 }
@@ -1489,4 +1554,6 @@ export type Code =
   | "SHUTTING_DOWN"
   | "INTERNAL_ERROR"
   | "SHARE_NOT_FOUND"
-  | "RECORDING_NOT_FOUND";
+  | "RECORDING_NOT_FOUND"
+  | "NODE_UNREACHABLE"
+  | "DIRECTORY_UNAVAILABLE";

@@ -1,0 +1,93 @@
+package rpc
+
+import (
+	"cmp"
+	"context"
+	"os"
+
+	"trl/cluster/link"
+	"trl/protocol"
+)
+
+// Nodes is what a gateway asks of its cluster. Several goroutines may call its methods at once. An epoch is the part of ids that says which node made
+// them: it is what pool.Epoch returns.
+type Nodes interface {
+	// Self returns this node. It does not wait.
+	Self() protocol.Node
+	// All returns all known nodes by name, this one among them. It does not wait.
+	All() []protocol.Node
+	// Find returns the node with an epoch. A node is known until its lease has run out; while the directory is degraded, nodes stay known. It does not
+	// wait.
+	Find(epoch string) (n protocol.Node, known bool)
+	// Dial makes a link to a known node, for the client that h describes. ctx bounds only the dialling. The link ends with its Close, and at the latest
+	// with the gateway. The error is a *link.UnreachableError, or a *protocol.Error for the client; any other error counts as unreachable.
+	Dial(ctx context.Context, epoch string, h *link.Hello) (*link.Conn, error)
+	// FindName returns the id of the session that has a principal's name, on any node. It returns "" if there is none, or if its node is no longer known.
+	// It may wait for the directory; the error is then a *protocol.Error DIRECTORY_UNAVAILABLE.
+	FindName(ctx context.Context, principal, name string) (session string, err error)
+	// FindKey is FindName for the request key of a session.create.
+	FindKey(ctx context.Context, principal, key string) (session string, err error)
+	// Place returns the epochs of the nodes to ask for a new session, the best one first; this node may be among them. where has labels that the node
+	// must have, node the name of the only node to ask; both may be empty. The error is a *protocol.Error for the client: INVALID_PARAMS about node or
+	// where if no node has that name or those labels, MAX_SESSIONS_REACHED or SHUTTING_DOWN if those that have take no sessions. It does not wait. It may
+	// count the session at the first node at once.
+	Place(where map[string]string, node string) (epochs []string, err error)
+	// Presence returns the epochs of the other nodes where a principal has sessions, as far as the directory knows. If the directory does not answer
+	// within ctx, it returns all other known nodes.
+	Presence(ctx context.Context, principal string) (epochs []string)
+	// Degraded reports whether the directory does not work now. It does not wait.
+	Degraded() bool
+}
+
+// Cluster says which node this gateway is.
+type Cluster struct {
+	Node      string // its name; "": the machine's
+	PublicURL string // where clients reach it; may be empty
+	Nodes     Nodes  // all nodes, which then also know Node and PublicURL; nil: there is one node
+}
+
+// self returns this node.
+func (cs *Clients) self() protocol.Node {
+	if cs.config.Cluster.Nodes != nil {
+		return cs.config.Cluster.Nodes.Self()
+	}
+	host, _ := os.Hostname()
+	stats := cs.pool.Stats()
+	return protocol.Node{
+		Node: cmp.Or(cs.config.Cluster.Node, host, "localhost"), Epoch: cs.pool.Epoch(), URL: cs.config.Cluster.PublicURL, Version: cs.config.Version,
+		ActiveSessions: stats.ActiveSessions, MaxSessions: stats.MaxSessions, Draining: cs.config.Drains.Draining(), Self: true,
+	}
+}
+
+// nodeName returns the name of this node for answers about its sessions, or "" if there are no others.
+func (cs *Clients) nodeName() string {
+	if cs.config.Cluster.Nodes == nil {
+		return ""
+	}
+	return cs.config.Cluster.Nodes.Self().Node
+}
+
+// checkPlace refuses a session.create that wants another node, if there is none.
+func (k *call) checkPlace(q *protocol.SessionCreate) *protocol.Error {
+	if q.Node == "" && len(q.Where) == 0 || k.c.srv.config.Cluster.Nodes != nil { // placement has decided
+		return nil
+	}
+	self := k.c.srv.self().Node
+	if q.Node != "" && q.Node != self {
+		return protocol.InvalidParam("node", "there is no node %q", q.Node).With("nodes", []string{self})
+	}
+	for label, want := range q.Where {
+		if label != "node" || want != self {
+			return protocol.InvalidParam("where", "no node has the label %q with this value", label).With("nodes", []string{self})
+		}
+	}
+	return nil
+}
+
+func systemNodes(k *call, _ *protocol.None) (any, bool, error) {
+	nodes := k.c.srv.config.Cluster.Nodes
+	if nodes == nil {
+		return &protocol.Nodes{Nodes: []protocol.Node{k.c.srv.self()}}, false, nil
+	}
+	return &protocol.Nodes{Nodes: nodes.All(), Degraded: nodes.Degraded()}, false, nil
+}
