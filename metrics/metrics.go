@@ -221,6 +221,21 @@ func New(reg prometheus.Registerer) *Metrics {
 	return m
 }
 
+// ExecSeries are the series of one outcome of commands.
+type ExecSeries struct {
+	Total   prometheus.Counter
+	Seconds prometheus.Observer
+}
+
+// ExecSeries returns the series of each outcome. They are looked up once, because WithLabelValues hashes and locks.
+func (m *Metrics) ExecSeries() map[string]ExecSeries {
+	all := map[string]ExecSeries{}
+	for _, outcome := range Outcomes {
+		all[outcome] = ExecSeries{m.Execs.WithLabelValues(outcome), m.ExecSeconds.WithLabelValues(outcome)}
+	}
+	return all
+}
+
 // Build publishes the version of the running binary; cmd/trl calls it once.
 func (m *Metrics) Build(version string) {
 	m.buildInfo.WithLabelValues(version, runtime.Version()).Set(1)

@@ -4,6 +4,8 @@ import (
 	"cmp"
 	"time"
 
+	"trl/pool/claims"
+	"trl/pool/ends"
 	"trl/pool/recording"
 	"trl/pool/requestkey"
 	"trl/pool/shells"
@@ -18,7 +20,7 @@ const maxKeptOutput = 512 << 20
 // Config has the operator's settings. A zero duration means no timeout, no bound, or no retention. Configure replaces it.
 type Config struct {
 	MaxSessions     int                  // 256 when 0
-	MaxPerPrincipal int                  // 0: AllButReserve of MaxSessions, or MaxSessions for those of ExemptFromReserve
+	MaxPerPrincipal int                  // 0: places.AllButReserve of MaxSessions, or MaxSessions for those of ExemptFromReserve
 	MaxKeys         int                  // how many request keys of one principal are remembered; requestkey.DefaultMax when 0
 	MaxOfPrincipal  func(who string) int // a principal's own bound, 0: none; called without a lock; nil: nobody has one
 	DefaultShell    string               // path or name; /bin/sh when empty
@@ -27,13 +29,14 @@ type Config struct {
 	BaseEnv         []string             // all of a session's environment but TRL_SESSION_ID
 	AllowEnv        []string             // variables that a request may set although they change what the shell does; * at the end stands for any rest
 
-	Epoch string // names the lifetime of the sessions; random when empty
+	Epoch     string           // names the lifetime of the sessions; random when empty
+	Directory claims.Directory // what the nodes of a cluster share; nil: there is one node
 
 	IdleTimeout    time.Duration // of a session without one
 	MaxIdle        time.Duration // the most that a session may ask for
 	Retention      time.Duration // how long ended work stays readable
 	DefaultTimeout time.Duration // of a command, if neither it nor its session has one
-	MaxTimeout     time.Duration // the most that any command gets, also one without a timeout; 0: LongestTimeout, for those that have one
+	MaxTimeout     time.Duration // the most that any command gets, also one without a timeout; 0: timeouts.Longest, for those that have one
 
 	Limits protocol.Limits // of a session without limits, and the most that one may ask for; 0: none
 
@@ -44,7 +47,7 @@ type Config struct {
 
 	RetentionBounds
 	Record recording.Config
-	OnEnd  func(End) // called for every end; it does not wait, and calls nothing of the pool; nil: no ends are reported
+	OnEnd  func(ends.End) // called for every end, without a lock; it does not wait, and calls nothing of the pool; nil: no ends are reported
 }
 
 // RetentionBounds bounds what is retained. Only tests set them; zero means the bounds of docs/limits.md.
@@ -69,39 +72,15 @@ func newEffectiveConfig(c Config) *effectiveConfig {
 	c.DefaultDir = cmp.Or(c.DefaultDir, "/tmp")
 	c.RingBytes = cmp.Or(c.RingBytes, 1<<20)
 	c.MaxOutput = cmp.Or(c.MaxOutput, 64<<20)
+	if c.OnEnd == nil {
+		c.OnEnd = func(ends.End) {}
+	}
 	return &effectiveConfig{Config: c, shells: shells.NewList(c.Shells, c.DefaultShell, c.BaseEnv)}
 }
 
-// LongestTimeout is the most that a command may ask for if no maximum is set.
-const LongestTimeout = 24 * time.Hour
-
-// timeout returns the timeout in force for a command that asks for d. 0 is no timeout, which is above every maximum.
-func (r *effectiveConfig) timeout(d time.Duration) time.Duration {
-	if most := r.MaxTimeout; most > 0 && (d == 0 || d > most) {
-		return most
-	} else if most == 0 {
-		return min(d, LongestTimeout)
-	}
-	return d
-}
-
-// idle returns the idle timeout that a session gets which asks for d.
-func (r *effectiveConfig) idle(d time.Duration) time.Duration {
-	if most := r.MaxIdle; most > 0 && (d == 0 || d > most) { // "never" is above every maximum
-		return most
-	}
-	return d
-}
-
-func secondsOr(s *protocol.Seconds, d time.Duration) time.Duration {
-	if s == nil {
-		return d
-	}
-	return s.Duration()
-}
-
 // Configure puts c in force for later requests. Sessions, streams and commands keep what they were made with. A bound that is exceeded now ends
-// nothing; the new retention time is in force at once. BaseEnv, Epoch, MaxOfPrincipal, KeptOutput, OnEnd and Record do not change.
+// nothing; the new retention time is in force at once. BaseEnv, Epoch, Directory, MaxOfPrincipal, KeptOutput,
+// OnEnd and Record do not change.
 func (p *Pool) Configure(c Config) {
 	before := p.config.Load()
 	c.BaseEnv, c.Epoch, c.MaxOfPrincipal, c.OnEnd, c.Record = before.BaseEnv, before.Epoch, before.MaxOfPrincipal, before.OnEnd, before.Record

@@ -7,8 +7,10 @@ import (
 	"time"
 
 	"trl/pool/clock"
+	"trl/pool/ends"
 	"trl/pool/entry"
 	"trl/pool/shells"
+	"trl/pool/timeouts"
 	"trl/protocol"
 	"trl/runtime/shell"
 	"trl/statemachine"
@@ -73,6 +75,7 @@ func (s *Session) finish(queue []*Exec) {
 	// the same time, and KILL after the grace.
 	s.mu.Lock()
 	shell, running, reason, grace := s.shell, s.runningCommandLocked(), s.ending.reason, s.ending.grace
+	freed := p.claims.Release(s.claimedLocked())
 	s.mu.Unlock()
 	if running != nil {
 		running.Cancel(syscall.SIGTERM, grace)
@@ -105,6 +108,7 @@ func (s *Session) finish(queue []*Exec) {
 	if shell != nil {
 		shell.CloseLogs()
 	}
+	<-freed // a client that has seen the end may use the name anywhere
 	close(s.ended)
 	if shell == nil {
 		close(s.opened)
@@ -113,7 +117,7 @@ func (s *Session) finish(queue []*Exec) {
 		return
 	}
 	p.metrics.SessionsEnded.WithLabelValues(string(reason)).Inc()
-	p.reportEnd(End{Owner: s.owner, Session: s.id, Kind: SessionEnd, Reason: string(reason), RequestedAt: s.created, StartedAt: s.created, EndedAt: s.final.at})
+	p.config.Load().OnEnd(ends.End{Owner: s.owner, Session: s.id, Kind: ends.Session, Reason: string(reason), RequestedAt: s.created, StartedAt: s.created, EndedAt: s.final.at})
 	s.log.Info().Str("reason", string(reason)).Dur("duration_ms", clock.Elapsed(s.created, time.Now())).Int64("commands", commands).Int64("bytes", bytes).Msg("session ended")
 }
 
@@ -147,9 +151,9 @@ func (s *Session) runningCommandLocked() *shell.Command {
 
 // Destroy ends the session and returns when nothing of it is left. All calls get the same answer.
 func (s *Session) Destroy(ctx context.Context, q *protocol.SessionDestroy) (protocol.Destroyed, error) {
-	grace := defaultGrace
+	grace := timeouts.DefaultGrace
 	if q.Grace != nil {
-		grace = min(q.Grace.Duration(), maxGrace)
+		grace = min(q.Grace.Duration(), timeouts.MaxGrace)
 	}
 	if q.Force {
 		grace = 0
@@ -178,36 +182,4 @@ func (s *Session) refusal() *protocol.Error {
 		return s.openErr
 	}
 	return s.errEndedLocked()
-}
-
-// An End says how a session, command, process or terminal ended. Config.OnEnd gets each, also of work that began under an earlier gateway.
-type End struct {
-	Owner   string // the principal
-	Session string
-	Kind    EndKind
-	ID      string // of the command, process or terminal; empty for a session
-	Outcome string // of a command: metrics.Outcomes
-	Reason  string // of a session
-	Code    *int   // exit code, where there is one
-	Signal  string
-
-	RequestedAt, StartedAt, EndedAt time.Time // RequestedAt is when a command was sent; StartedAt is zero for a command that never got the turn
-}
-
-// EndKind is what ended.
-type EndKind string
-
-// The kinds of End.
-const (
-	ExecEnd     EndKind = "exec"
-	ProcessEnd  EndKind = "process"
-	TerminalEnd EndKind = "terminal"
-	SessionEnd  EndKind = "session"
-)
-
-// reportEnd is called without a lock.
-func (p *Pool) reportEnd(e End) {
-	if ended := p.config.Load().OnEnd; ended != nil {
-		ended(e)
-	}
 }

@@ -9,11 +9,13 @@ import (
 	"trl/metrics"
 	"trl/pool/answer"
 	"trl/pool/clock"
+	"trl/pool/ends"
 	"trl/pool/entry"
 	"trl/pool/queue"
 	"trl/pool/recording"
 	"trl/pool/requestkey"
 	"trl/pool/shells"
+	"trl/pool/timeouts"
 	"trl/protocol"
 	"trl/runtime/shell"
 	"trl/runtime/stream"
@@ -167,7 +169,7 @@ func (s *Session) newExec(q *protocol.Exec, asks request) (*Exec, error) {
 	e := &Exec{
 		work: s.newWork('x', q.Command, r.RingBytes, asks), clean: q.Clean,
 		output:  answer.New(defaultOutput),
-		timeout: s.settings.Load().timeout, grace: graceInForce(q.KillGrace),
+		timeout: s.settings.Load().timeout, grace: timeouts.Grace(q.KillGrace),
 		command:  shell.NewCommand(q.Command),
 		queuedAt: time.Now(),
 	}
@@ -183,7 +185,7 @@ func (s *Session) newExec(q *protocol.Exec, asks request) (*Exec, error) {
 	if q.Timeout != nil {
 		e.timeout = q.Timeout.Duration()
 	}
-	e.timeout = r.timeout(e.timeout)
+	e.timeout = timeouts.Command(e.timeout, r.MaxTimeout)
 	c := e.command
 	c.Env, c.Dir, c.OpenStdin, c.Journal = q.Env, q.WorkingDir, q.InteractiveStdin, e.journal
 	c.Timeout, c.Grace = e.timeout, e.grace
@@ -203,14 +205,6 @@ func (s *Session) newExec(q *protocol.Exec, asks request) (*Exec, error) {
 		}
 	}
 	return e, nil
-}
-
-// graceInForce returns the grace for a kill_grace_s, nil if there is none.
-func graceInForce(asked *protocol.Seconds) time.Duration {
-	if asked == nil {
-		return defaultGrace
-	}
-	return min(asked.Duration(), maxGrace)
 }
 
 // keepText keeps the output for the answers of exec.run.
@@ -325,13 +319,13 @@ func (e *Exec) countEnd() {
 	p := e.session.pool
 	outcome := e.outcome()
 	series := p.execSeries[outcome]
-	series.total.Inc()
-	p.reportEnd(End{
-		Owner: e.session.owner, Session: e.session.id, Kind: ExecEnd, ID: e.ID(), Outcome: outcome,
+	series.Total.Inc()
+	p.config.Load().OnEnd(ends.End{
+		Owner: e.session.owner, Session: e.session.id, Kind: ends.Exec, ID: e.ID(), Outcome: outcome,
 		Code: e.exit.ExitCode, Signal: e.exit.Signal, RequestedAt: e.queuedAt, StartedAt: e.beganAt, EndedAt: e.endedAt,
 	})
 	if !e.startedAt.IsZero() {
-		series.seconds.Observe(clock.Elapsed(e.beganAt, e.endedAt).Seconds())
+		series.Seconds.Observe(clock.Elapsed(e.beganAt, e.endedAt).Seconds())
 		p.metrics.QueueSeconds.Observe(clock.Elapsed(e.queuedAt, e.startedAt).Seconds())
 	}
 	switch outcome { // one log line for each command that hangs or breaks
@@ -424,7 +418,7 @@ func (e *Exec) Cancel(grace *time.Duration) (done <-chan struct{}, was bool) {
 		if grace == nil {
 			grace = &e.grace
 		}
-		most := min(*grace, maxGrace)
+		most := min(*grace, timeouts.MaxGrace)
 		s := e.session
 		s.mu.Lock()
 		now := time.Now()

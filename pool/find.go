@@ -150,7 +150,7 @@ func (p *Pool) List(who string, q *protocol.SessionList) []protocol.SessionInfo 
 	_ = p.awaitRecovered("")
 	who = cmp.Or(q.Owner, who)
 	for _, s := range p.all() {
-		if s.owner != who && !q.All || !hasLabel(s.settings.Load().labels, q.Label) {
+		if s.owner != who && !q.All || !q.HasLabel(s.settings.Load().labels) {
 			continue
 		}
 		info := s.Info()
@@ -167,16 +167,6 @@ func (p *Pool) List(who string, q *protocol.SessionList) []protocol.SessionInfo 
 	return infos
 }
 
-// hasLabel reports whether the labels have want, which is "", key or key=value.
-func hasLabel(labels map[string]string, want string) bool {
-	if want == "" {
-		return true
-	}
-	key, value, valued := strings.Cut(want, "=")
-	got, ok := labels[key]
-	return ok && (!valued || got == value)
-}
-
 // all returns the sessions, so that code can use them without holding the lock of the table.
 func (p *Pool) all() []*Session {
 	p.mu.RLock()
@@ -190,7 +180,7 @@ func (p *Pool) all() []*Session {
 
 // IsLive reports whether processes with this session id belong to a session that is not TERMINATED, or to a warm shell. The orphan scan calls it.
 func (p *Pool) IsLive(id string) bool {
-	if p.recovery.Load().Contains(id) || p.warm.Contains(id) { // asked first, because register takes a warm shell while it holds p.mu
+	if p.recovery.Load().Contains(id) || p.warm.Contains(id) { // asked first: warm knows a shell until its session is in the table
 		return true
 	}
 	p.mu.RLock()

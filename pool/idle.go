@@ -3,6 +3,7 @@ package pool
 import (
 	"time"
 
+	"trl/pool/timeouts"
 	"trl/protocol"
 )
 
@@ -85,7 +86,7 @@ func (s *Session) endIfIdle(now time.Time) bool {
 	if idle, rests := s.idleTimeLocked(now); !rests || idle < s.idleLimit() {
 		return false
 	}
-	s.endLocked(protocol.ReasonIdle, defaultGrace)
+	s.endLocked(protocol.ReasonIdle, timeouts.DefaultGrace)
 	return true
 }
 

@@ -1,16 +1,14 @@
 package pool
 
 import (
-	"fmt"
-	"os"
 	"slices"
 	"time"
 
 	"trl/metrics"
+	"trl/pool/background"
 	"trl/pool/events"
 	"trl/protocol"
 	"trl/runtime/procfs"
-	"trl/runtime/slowfs"
 )
 
 // facts are what only the operating system knows. Code asks for them without a lock.
@@ -105,34 +103,12 @@ func (s *Session) memoryLocked() int64 {
 	return s.memory
 }
 
-// Bounds of the command lines of background processes in process.list: 100 KiB in all.
-const (
-	maxCommandLines = 100
-	maxCommandLine  = 1 << 10
-)
-
 // Background returns the pids of processes that earlier commands left running.
 func (s *Session) Background() []int { return s.facts().background }
 
-// BackgroundCommands returns the command lines of such processes. A command line is in the process's own memory, and the process can make the
-// kernel wait for that.
+// BackgroundCommands returns the command lines of such processes.
 func (s *Session) BackgroundCommands(pids []int) []protocol.BackgroundEntry {
-	if len(pids) == 0 {
-		return nil
-	}
-	commands, err := slowfs.Ask(slowfs.Question{Who: s.id, Op: "read", Path: "cmdline"}, func() (all []protocol.BackgroundEntry, _ error) {
-		for _, pid := range pids[:min(len(pids), maxCommandLines)] {
-			if line := procfs.CommandLine(pid, maxCommandLine); line != "" {
-				all = append(all, protocol.BackgroundEntry{Pid: pid, Command: line})
-			}
-		}
-		return all, nil
-	})
-	if err != nil {
-		return nil
-	}
-	still := s.Background() // a pid may belong to another process by now
-	return slices.DeleteFunc(commands, func(e protocol.BackgroundEntry) bool { return !slices.Contains(still, e.Pid) })
+	return background.Commands(s.id, pids, s.Background)
 }
 
 // maxListedExecs is how many commands Execs lists at most.
@@ -191,7 +167,7 @@ func (p *Pool) Stats() protocol.Stats {
 	st := protocol.Stats{
 		ByState: n.ByState, MaxSessions: n.MaxSessions, TotalCommandsRun: p.commands.Load(),
 		Running: n.RunningExecs, Queued: n.Queued, Processes: n.Processes, Terminals: n.Terminals,
-		WarmShells: n.Warm, UptimeS: int64(time.Since(p.started).Seconds()), MemoryRSSBytes: residentBytes(),
+		WarmShells: n.Warm, UptimeS: int64(time.Since(p.started).Seconds()), MemoryRSSBytes: procfs.ResidentMemory(),
 	}
 	for state, count := range n.ByState {
 		if state != stateTerminated {
@@ -199,12 +175,4 @@ func (p *Pool) Stats() protocol.Stats {
 		}
 	}
 	return st
-}
-
-// residentBytes returns the resident memory of this process, or 0 if proc(5) does not tell.
-func residentBytes() int64 {
-	text, _ := os.ReadFile("/proc/self/statm")
-	var size, resident int64 // in pages
-	_, _ = fmt.Sscan(string(text), &size, &resident)
-	return resident * int64(os.Getpagesize())
 }

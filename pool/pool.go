@@ -5,7 +5,7 @@
 // or Process belongs to its session, and stays readable for the retention time after its end.
 //
 // Lock order: Pool.mu, Session.mu, then the leaves (those of requestkey.Table, events.Watcher and warm.Shells, the state machine's, a journal's).
-// No lock is held while a shell is asked to do anything.
+// No lock is held while a shell is asked to do anything, or while a cluster's directory is asked.
 package pool
 
 import (
@@ -17,31 +17,28 @@ import (
 	"sync/atomic"
 	"time"
 
-	"github.com/prometheus/client_golang/prometheus"
 	"github.com/rs/zerolog"
 
 	"trl/metrics"
 	"trl/pool/budget"
+	"trl/pool/claims"
 	"trl/pool/entry"
 	"trl/pool/ids"
+	"trl/pool/places"
 	"trl/pool/recording"
 	"trl/pool/requestkey"
 	"trl/pool/restoring"
 	"trl/pool/screenstate"
 	"trl/pool/share"
 	"trl/pool/shells"
+	"trl/pool/timeouts"
 	"trl/pool/warm"
 	"trl/protocol"
 	"trl/runtime/own"
 	"trl/runtime/shell"
 )
 
-const (
-	defaultSession = "default" // the session of a request that names none
-
-	defaultGrace = 5 * time.Second // between TERM and KILL, if the request does not say
-	maxGrace     = time.Minute     // the longest grace that a request gets
-)
+const defaultSession = "default" // the session of a request that names none
 
 // Each call makes a new error, because web may add details to it.
 func errNoSession() error { return protocol.Errorf(protocol.SessionNotFound, "no such session") }
@@ -57,12 +54,13 @@ type Pool struct {
 	config        atomic.Pointer[effectiveConfig]
 	base          *shell.Base
 	metrics       *metrics.Metrics
-	execSeries    map[string]outcomeSeries // by outcome; never written after New
+	execSeries    map[string]metrics.ExecSeries // by outcome
 	log           zerolog.Logger
 	epoch         string
 	started       time.Time
 	warm          *warm.Shells
 	requestKeys   requestkey.Table
+	claims        *claims.Table // names and request keys in a cluster; nil: there is one node
 	retainedBytes budget.Budget // bytes of ended work that are retained
 	trimming      sync.Mutex    // held by the goroutine that drops retained work beyond that budget
 
@@ -85,23 +83,16 @@ type Pool struct {
 // sessionTables has the sessions. Guarded by Pool.mu.
 type sessionTables struct {
 	closing  bool
-	draining chan struct{}         // not nil: no new sessions; closed when live is 0
-	sessions map[string]*Session   // by id, live and retained
-	tags     map[string]*Session   // the same, by tag
-	names    map[nameRef]*Session  // the latest session with that name; it may have ended
-	live     int                   // sessions that are not TERMINATED, also those that are being created
-	liveOf   map[string]int        // by principal
+	draining chan struct{}        // not nil: no new sessions; closed when live is 0
+	sessions map[string]*Session  // by id, live and retained
+	tags     map[string]*Session  // the same, by tag
+	names    map[nameRef]*Session // the latest session with that name; it may have ended
+	live     places.Places
 	retained []*Session            // TERMINATED, by end, oldest first
 	shares   map[share.Hash]*Share // of all sessions
 }
 
 type nameRef struct{ owner, name string }
-
-// outcomeSeries is looked up once, because WithLabelValues hashes and locks.
-type outcomeSeries struct {
-	total   prometheus.Counter
-	seconds prometheus.Observer
-}
 
 // New makes a pool of no sessions; Start starts it.
 func New(c Config, k own.Keeper, m *metrics.Metrics, log zerolog.Logger) *Pool {
@@ -111,19 +102,16 @@ func New(c Config, k own.Keeper, m *metrics.Metrics, log zerolog.Logger) *Pool {
 	c.MaxRetainedBytes = cmp.Or(c.MaxRetainedBytes, maxRetainedBytes)
 	p := &Pool{
 		base: &shell.Base{Keeper: k, Metrics: m, Log: log}, metrics: m, log: log,
-		execSeries: map[string]outcomeSeries{},
+		execSeries: m.ExecSeries(),
 		epoch:      ids.EpochMark(c.Epoch),
 		started:    time.Now(),
 		sessionTables: sessionTables{
-			sessions: map[string]*Session{}, tags: map[string]*Session{}, names: map[nameRef]*Session{}, liveOf: map[string]int{}, shares: map[share.Hash]*Share{},
+			sessions: map[string]*Session{}, tags: map[string]*Session{}, names: map[nameRef]*Session{}, shares: map[share.Hash]*Share{},
 		},
 		outputBudget:  budget.Budget{PrincipalLimit: c.KeptOutput, TotalLimit: 2 * c.KeptOutput},
 		retainedBytes: budget.Budget{PrincipalLimit: c.MaxRetainedBytesOfPrincipal, TotalLimit: c.MaxRetainedBytes},
 
 		maxRetained: c.MaxRetained,
-	}
-	for _, outcome := range metrics.Outcomes {
-		p.execSeries[outcome] = outcomeSeries{m.Execs.WithLabelValues(outcome), m.ExecSeconds.WithLabelValues(outcome)}
 	}
 	metrics.AtZero(m.SessionsCreated, "ok")
 	metrics.AtZero(m.SessionsCreated, protocol.CodesOf("session.create")...)
@@ -132,14 +120,12 @@ func New(c Config, k own.Keeper, m *metrics.Metrics, log zerolog.Logger) *Pool {
 	p.config.Store(newEffectiveConfig(c))
 	p.requestKeys.SetMaxOfAll(c.MaxKeysOfAll)
 	p.requestKeys.SetMax(p.config.Load().MaxKeys)
+	p.claims = claims.New(c.Directory, p.isOpen)
 	p.warm = p.newWarmShells()
 	p.recordings = recording.New(c.Record, m, log)
 	p.emulators = screenstate.NewEmulators(&p.tasks)
 	return p
 }
-
-// AllButReserve returns how many of n sessions one principal may have: an eighth is kept for others.
-func AllButReserve(n int) int { return n - n/8 }
 
 // ExemptFromReserve sets which principals may have all sessions of the server, if MaxPerPrincipal is 0. It is called before Start. f is called
 // without a lock.
@@ -157,6 +143,7 @@ func (p *Pool) Start() {
 	p.tasks.Add(1) // keeps warm shells ready; ended by warm.Close; Close waits for it
 	recovering := p.recovery.Load() != nil
 	if !recovering {
+		p.claims.Rebuild(p.ownedLocked)
 		p.recordings.FinishAbandoned()
 	}
 	go func() {
@@ -190,7 +177,7 @@ func (p *Pool) Close(ctx context.Context) error {
 	p.mu.Unlock()
 	all := p.all()
 
-	grace := defaultGrace
+	grace := timeouts.DefaultGrace
 	if deadline, ok := ctx.Deadline(); ok { // leave time for KILL
 		grace = min(grace, max(0, time.Until(deadline)-2*time.Second))
 	}
@@ -265,7 +252,7 @@ func (p *Pool) reserve(who string, q *protocol.SessionCreate, wait bool) (s *Ses
 }
 
 // register adds a session to the tables. start starts it, and returns when it has a shell if a warm one is ready, or if wait is set. start is
-// nil for a session that if_exists found.
+// nil for a session that if_exists found. In a cluster register waits for the directory if there is a name or a request key.
 func (p *Pool) register(who string, q *protocol.SessionCreate) (s *Session, start func(wait bool), err error) {
 	if err := p.awaitRecovered(""); err != nil { // any of the sessions that are being restored may have the name, and all of them count
 		return nil, nil, err
@@ -277,46 +264,66 @@ func (p *Pool) register(who string, q *protocol.SessionCreate) (s *Session, star
 	if err != nil {
 		return nil, nil, err
 	}
-	all := p.isExempt != nil && p.isExempt(who)
-	own := 0
-	if p.config.Load().MaxOfPrincipal != nil {
-		own = p.config.Load().MaxOfPrincipal(who)
-	}
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	if p.closing {
-		return nil, nil, errShutdown()
-	}
-	if other := p.findNamedLocked(who, q.Name); other != nil {
-		if q.IfExists == "return" {
-			return other, nil, nil
-		}
-		return nil, nil, errExists(q.Name, other)
-	}
-	if p.draining != nil {
-		return nil, nil, errDraining()
-	}
-	r := p.config.Load()
-	if p.live >= r.MaxSessions {
-		return nil, nil, atMost("max_sessions", r.MaxSessions)
-	}
-	most := r.MaxPerPrincipal
-	if most == 0 && !all {
-		most = AllButReserve(r.MaxSessions)
-	}
-	if most > 0 && p.liveOf[who] >= most {
-		return nil, nil, atMost("max_sessions_per_principal", most)
-	}
-	if own > 0 && p.liveOf[who] >= own {
-		return nil, nil, atMost("max_sessions_of_token", own)
-	}
+	bounds := p.boundsFor(who)
 	ws, id := p.warm.Take(t.shell), ""
 	if ws != nil {
 		id = ws.ID
 	} else {
 		id = p.newSessionID()
 	}
-	s = newSession(p, id, who, q.Name, t)
+	claim, err := p.claims.Take(claims.Wanted{Principal: who, Name: q.Name, Key: q.RequestKey, Session: id})
+	if err != nil {
+		s, err = p.foundTaken(who, q, err)
+	} else if s, err = p.add(who, q, newSession(p, id, who, q.Name, t), bounds); err == nil && s.id == id {
+		start = func(wait bool) {
+			switch {
+			case ws == nil && !wait:
+				go s.run()
+			case s.open(ws): // here, because another goroutine would have to be woken, and the answer waits for this
+				go s.loop(nil, false)
+			}
+		}
+	}
+	claim.Settle(start != nil)
+	p.warm.Settle(ws, start != nil)
+	return s, start, err
+}
+
+// boundsFor returns how many sessions who may have.
+func (p *Pool) boundsFor(who string) places.Bounds {
+	r := p.config.Load()
+	b := places.Bounds{All: r.MaxSessions, Principal: r.MaxPerPrincipal}
+	if b.Principal == 0 && !(p.isExempt != nil && p.isExempt(who)) {
+		b.Here = places.AllButReserve(r.MaxSessions)
+	}
+	if r.MaxOfPrincipal != nil {
+		b.Token = r.MaxOfPrincipal(who)
+	}
+	if b.Principal > 0 || b.Token > 0 {
+		b.Elsewhere = p.claims.LiveElsewhere(who)
+	}
+	return b
+}
+
+// add adds a new session to the tables, or returns the one that if_exists finds.
+func (p *Pool) add(who string, q *protocol.SessionCreate, s *Session, bounds places.Bounds) (*Session, error) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.closing {
+		return nil, errShutdown()
+	}
+	if other := p.findNamedLocked(who, q.Name); other != nil {
+		if q.IfExists == "return" {
+			return other, nil
+		}
+		return nil, errExists(q.Name, other.id)
+	}
+	if p.draining != nil {
+		return nil, errDraining()
+	}
+	if err := p.live.Check(who, bounds); err != nil {
+		return nil, err
+	}
 	if q.RequestKey != "" {
 		params := requestkey.FingerprintOf("session.create", q)
 		s.key = entry.Key{Key: q.RequestKey, Params: params[:]}
@@ -324,38 +331,23 @@ func (p *Pool) register(who string, q *protocol.SessionCreate) (s *Session, star
 	for s.tag = ids.Random(ids.TagLen); p.tags[s.tag] != nil; {
 		s.tag = ids.Random(ids.TagLen)
 	}
-	p.sessions[id], p.tags[s.tag] = s, s
+	p.sessions[s.id], p.tags[s.tag] = s, s
 	if q.Name != "" {
 		p.names[nameRef{who, q.Name}] = s
 	}
-	p.live++
-	p.liveOf[who]++
+	p.countLocked(who, 1)
 	p.tasks.Add(1) // the runner, which uses the shell; ended by Session.end; Close waits for it
-	return s, func(wait bool) {
-		switch {
-		case ws == nil && !wait:
-			go s.run()
-		case s.open(ws): // here, because another goroutine would have to be woken, and the answer waits for this
-			go s.loop(nil, false)
-		}
-	}, nil
+	return s, nil
 }
 
-func errExists(name string, other *Session) error {
-	return protocol.Errorf(protocol.SessionExists, "a live session is named %q", name).With("session_id", other.id)
-}
-
-func atMost(what string, n int) error {
-	return protocol.Errorf(protocol.MaxSessionsReached, "%s is %d", what, n).With(what, n).With("limit", n)
+func errExists(name, id string) error {
+	return protocol.Errorf(protocol.SessionExists, "a live session is named %q", name).With("session_id", id)
 }
 
 // retireLocked stops counting a session that is TERMINATED, and keeps it for the retention time. p.mu is held.
 func (p *Pool) retireLocked(s *Session, keep bool) {
-	p.live--
+	p.countLocked(s.owner, -1)
 	p.closeDrainedLocked()
-	if p.liveOf[s.owner]--; p.liveOf[s.owner] == 0 {
-		delete(p.liveOf, s.owner)
-	}
 	if !keep || p.config.Load().Retention <= 0 {
 		p.unregisterLocked(s)
 		return
@@ -414,7 +406,7 @@ func (p *Pool) Undrain() {
 // closeDrainedLocked closes the channel of a drain when no session is alive. That happens once, at the end of the last session, because a drained
 // pool accepts no new ones. p.mu is held.
 func (p *Pool) closeDrainedLocked() {
-	if p.draining != nil && p.live == 0 {
+	if p.draining != nil && p.live.Live == 0 {
 		close(p.draining)
 	}
 }
@@ -423,5 +415,5 @@ func (p *Pool) closeDrainedLocked() {
 func (p *Pool) LiveCount() int {
 	p.mu.RLock()
 	defer p.mu.RUnlock()
-	return p.live
+	return p.live.Live
 }

@@ -459,7 +459,7 @@ func TestNothingIsRetainedWithoutRetention(t *testing.T) {
 	if _, err := r.Find(me, s.ID(), ""); protocol.AsError(err).Code != protocol.SessionNotFound {
 		t.Error(err)
 	}
-	if len(r.sessions)+len(r.tags)+len(r.names)+len(r.liveOf) != 0 {
+	if len(r.sessions)+len(r.tags)+len(r.names)+len(r.live.Of()) != 0 {
 		t.Error("something is left")
 	}
 }
@@ -544,7 +544,7 @@ type full struct {
 
 func (f *full) StartSession(id string, w own.StartRequest) (own.StartedSession, error) {
 	f.pool.mu.RLock()
-	live := f.pool.live // the one that asks among them
+	live := f.pool.live.Live // the one that asks among them
 	f.pool.mu.RUnlock()
 	if len(f.pool.warm.Ready())+live > f.room {
 		return own.StartedSession{}, unix.EMFILE

@@ -8,9 +8,11 @@ import (
 	"syscall"
 	"time"
 
+	"trl/pool/ends"
 	"trl/pool/entry"
 	"trl/pool/requestkey"
 	"trl/pool/shells"
+	"trl/pool/timeouts"
 	"trl/pool/waitfor"
 	"trl/protocol"
 	"trl/runtime/shell"
@@ -98,11 +100,11 @@ func (p *Process) watch() {
 		}
 	}
 	if p.timedOut {
-		err := p.process.Kill(context.Background(), defaultGrace)
+		err := p.process.Kill(context.Background(), timeouts.DefaultGrace)
 		s.log.Info().Err(err).Str("process", p.ID()).Str("outcome", "timeout").Dur("duration_ms", time.Since(p.beganAt)).Msg("process ended")
 	}
 	<-p.process.Exited()
-	s.finishChild(p, p.process, ProcessEnd)
+	s.finishChild(p, p.process, ends.Process)
 }
 
 func (p *Process) exitEvent() (string, func() any) {
@@ -185,7 +187,7 @@ func (p *Process) Kill(ctx context.Context, grace time.Duration) error {
 	if p.isSessionOver() {
 		return nil
 	}
-	if err := p.process.Kill(ctx, min(grace, maxGrace)); err != nil {
+	if err := p.process.Kill(ctx, min(grace, timeouts.MaxGrace)); err != nil {
 		return err
 	}
 	return p.awaitEnd(ctx)

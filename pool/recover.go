@@ -53,6 +53,7 @@ func (p *Pool) Recover(from []own.HeldSession) {
 		readers.Wait()
 		p.mu.Lock() // some sessions go on already, and may end
 		slices.SortStableFunc(p.retained, func(a, b *Session) int { return a.final.at.Compare(b.final.at) })
+		p.claims.Rebuild(p.ownedLocked)
 		p.mu.Unlock()
 		p.requestKeys.Sort()
 		p.recovery.Store(nil)
@@ -197,8 +198,7 @@ func (p *Pool) addRecovered(s *Session, m *recovered) {
 	for _, x := range m.Shares {
 		s.addShareLocked(share.Restore(x))
 	}
-	p.live++
-	p.liveOf[s.owner]++
+	p.countLocked(s.owner, 1)
 	if m.Over == nil {
 		return
 	}

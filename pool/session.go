@@ -15,6 +15,7 @@ import (
 	"trl/pool/queue"
 	"trl/pool/recording"
 	"trl/pool/shells"
+	"trl/pool/timeouts"
 	"trl/pool/warm"
 	"trl/protocol"
 	"trl/runtime/saved"
@@ -52,7 +53,7 @@ func (p *Pool) specFor(who string, q *protocol.SessionCreate) (sessionSpec, erro
 	r := p.config.Load()
 	t := sessionSpec{
 		dir: q.WorkingDir, env: maps.Clone(q.Env),
-		settings: sessionSettings{maps.Clone(q.Labels), r.timeout(secondsOr(q.Timeout, r.DefaultTimeout)), r.idle(secondsOr(q.IdleTimeout, r.IdleTimeout))},
+		settings: sessionSettings{maps.Clone(q.Labels), timeouts.Command(timeouts.Or(q.Timeout, r.DefaultTimeout), r.MaxTimeout), timeouts.Idle(timeouts.Or(q.IdleTimeout, r.IdleTimeout), r.MaxIdle)},
 		restore:  q.OnShellExit != "terminate", endsWithConn: q.OnDisconnect == "destroy", record: recording.ParseSet(q.Record),
 	}
 	if err := p.recordings.CheckPossible(t.record != 0); err != nil {
@@ -282,11 +283,11 @@ func (s *Session) finishExec(e *Exec, out shell.Outcome) (next *Exec) {
 	switch {
 	case out.Postponed: // something is short, which does not end the session: reviveShell tries again
 	case out.Died && !out.Restored && out.Err != nil: // the shell could not be replaced
-		s.endLocked(protocol.ReasonShellFailed, defaultGrace)
+		s.endLocked(protocol.ReasonShellFailed, timeouts.DefaultGrace)
 	case out.Died && !out.Restored:
-		s.endLocked(protocol.ReasonShellExited, defaultGrace)
+		s.endLocked(protocol.ReasonShellExited, timeouts.DefaultGrace)
 	case out.KillFailed: // a process survived KILL: the session must not be IDLE, and is TERMINATED when the process has gone
-		s.endLocked(protocol.ReasonShellFailed, defaultGrace)
+		s.endLocked(protocol.ReasonShellFailed, timeouts.DefaultGrace)
 	}
 	if s.ending == nil { // else it stays RUNNING until TERMINATED
 		s.fireLocked(statemachine.Finished, "")
@@ -368,7 +369,7 @@ func (s *Session) BindConn() bool {
 // UnbindConn ends the session if it was the last such connection. It returns at once.
 func (s *Session) UnbindConn() {
 	if s.boundConns.Add(-1) == 0 {
-		s.end(protocol.ReasonDisconnect, defaultGrace)
+		s.end(protocol.ReasonDisconnect, timeouts.DefaultGrace)
 	}
 }
 
@@ -387,36 +388,13 @@ func (s *Session) Update(q *protocol.SessionUpdate) error {
 		}
 	}
 	if q.Timeout != nil {
-		now.timeout = r.timeout(q.Timeout.Duration())
+		now.timeout = timeouts.Command(q.Timeout.Duration(), r.MaxTimeout)
 	}
 	if q.IdleTimeout != nil {
-		now.idle = r.idle(q.IdleTimeout.Duration())
+		now.idle = timeouts.Idle(q.IdleTimeout.Duration(), r.MaxIdle)
 	}
 	s.settings.Store(&now)
 	s.appendLog(entry.Entry{Settings: &entry.Settings{Labels: now.labels, Timeout: entry.Duration(now.timeout), Idle: entry.Duration(now.idle)}})
-	s.touchLocked(time.Now())
-	return nil
-}
-
-// Rename gives the session another name, which must be unique among its owner's live sessions.
-func (s *Session) Rename(name string) error {
-	p := s.pool
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	if other := p.findNamedLocked(s.owner, name); other != nil && other != s {
-		return errExists(name, other)
-	}
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if s.ending != nil {
-		return s.errEndedLocked()
-	}
-	if old := (nameRef{s.owner, s.name}); p.names[old] == s {
-		delete(p.names, old)
-	}
-	s.name = name
-	s.appendLog(entry.Entry{Name: &name})
-	p.names[nameRef{s.owner, name}] = s
 	s.touchLocked(time.Now())
 	return nil
 }

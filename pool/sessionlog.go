@@ -94,7 +94,7 @@ func (e *Exec) entry() *entry.Exec {
 }
 
 func (w *work) workEntry() entry.Work {
-	return entry.Work{Stream: w.stream, Text: w.text, Key: keyEntry(w.key, &w.params)}
+	return entry.Work{Stream: w.stream, Text: w.text, Key: entry.KeyOf(w.key, &w.params)}
 }
 
 func (c *child) childEntry() entry.Child {
@@ -107,13 +107,6 @@ func (w *work) wantedRecording() string {
 		return ""
 	}
 	return w.recording
-}
-
-func keyEntry(r requestkey.Ref, params *requestkey.Fingerprint) entry.Key {
-	if r == (requestkey.Ref{}) {
-		return entry.Key{}
-	}
-	return entry.Key{Key: r.Key, Params: params[:], Default: r.NamesNoSession, Guest: r.Guest}
 }
 
 func (s *Session) loggedKeyRef(k entry.Key) requestkey.Ref {

@@ -8,6 +8,7 @@ import (
 	"trl/pool/entry"
 	"trl/pool/ids"
 	"trl/pool/shells"
+	"trl/pool/timeouts"
 	"trl/pool/warm"
 	"trl/protocol"
 	"trl/runtime/own"
@@ -137,7 +138,7 @@ func (s *Session) reviveShell() (again <-chan time.Time) {
 		return nil // the session ends, and its shell with it
 	}
 	if !s.spec.restore {
-		s.end(protocol.ReasonShellExited, defaultGrace)
+		s.end(protocol.ReasonShellExited, timeouts.DefaultGrace)
 		return nil
 	}
 	was := s.shell.Pid()
@@ -149,7 +150,7 @@ func (s *Session) reviveShell() (again <-chan time.Time) {
 		return time.After(reviveRetry)
 	case err != nil:
 		s.log.Error().Err(err).Msg("shell not restored")
-		s.end(protocol.ReasonShellFailed, defaultGrace)
+		s.end(protocol.ReasonShellFailed, timeouts.DefaultGrace)
 		return nil
 	}
 	if s.shell.Pid() == was { // as far as we know the shell lives: the keeper is gone, and this gateway will be soon

@@ -7,11 +7,13 @@ import (
 	"sync"
 	"time"
 
+	"trl/pool/ends"
 	"trl/pool/entry"
 	"trl/pool/recording"
 	"trl/pool/requestkey"
 	"trl/pool/screenstate"
 	"trl/pool/shells"
+	"trl/pool/timeouts"
 	"trl/protocol"
 	"trl/runtime/journal"
 	"trl/runtime/screen"
@@ -139,7 +141,7 @@ func (t *Terminal) watch() {
 		t.publishCommands()
 		t.screen.Follow(t.terminal.Exited())
 	}
-	s.finishChild(t, t.terminal, TerminalEnd)
+	s.finishChild(t, t.terminal, ends.Terminal)
 	t.screen.Drop()
 }
 
@@ -246,7 +248,7 @@ func (t *Terminal) Snapshot(ctx context.Context) (shot protocol.TermSnapshot, er
 func (t *Terminal) Close(ctx context.Context, grace *protocol.Seconds) error {
 	d := closeGrace
 	if grace != nil {
-		d = min(grace.Duration(), maxGrace)
+		d = min(grace.Duration(), timeouts.MaxGrace)
 	}
 	_ = t.session.Touch()
 	if t.hasEnded() {

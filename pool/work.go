@@ -8,6 +8,7 @@ import (
 	"sync"
 	"time"
 
+	"trl/pool/ends"
 	"trl/pool/entry"
 	"trl/pool/ids"
 	"trl/pool/recording"
@@ -195,7 +196,7 @@ func (s *Session) releaseSlot(c *child, err error) error {
 }
 
 // finishChild writes down and tells the end of a process or terminal that has exited. All of its output is in the journal.
-func (s *Session) finishChild(x endedChild, running runningChild, kind EndKind) {
+func (s *Session) finishChild(x endedChild, running runningChild, kind ends.Kind) {
 	c := x.base()
 	s.mu.Lock()
 	c.exit, c.endedAt, c.endOffset = running.Status(), time.Now(), c.journal.Size()
@@ -209,7 +210,7 @@ func (s *Session) finishChild(x endedChild, running runningChild, kind EndKind) 
 	code, signal := c.exitCode()
 	c.recorder.Finish(c.endOffset, &code)
 	running.Release() // not before it was written down
-	s.pool.reportEnd(End{
+	s.pool.config.Load().OnEnd(ends.End{
 		Owner: s.owner, Session: s.id, Kind: kind, ID: c.ID(), Code: &code, Signal: signal, RequestedAt: c.beganAt, StartedAt: c.beganAt, EndedAt: c.endedAt,
 	})
 	close(c.done)

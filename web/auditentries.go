@@ -3,7 +3,7 @@ package web
 import (
 	"net/http"
 
-	"trl/pool"
+	"trl/pool/ends"
 	"trl/protocol"
 	"trl/web/audit"
 	"trl/web/auth"
@@ -43,15 +43,15 @@ func AuditReloads(log *audit.Log) func(error) {
 }
 
 // AuditEnds returns a function that writes the entry of each end of a session or of work, for pool.Config.OnEnd.
-func AuditEnds(log *audit.Log) func(pool.End) {
-	return func(e pool.End) {
+func AuditEnds(log *audit.Log) func(ends.End) {
+	return func(e ends.End) {
 		x := audit.Entry{Action: string(e.Kind) + ".end", Principal: e.Owner, Session: e.Session, Outcome: e.Outcome, Reason: e.Reason, ExitCode: e.Code, Signal: e.Signal}
 		switch e.Kind {
-		case pool.ExecEnd:
+		case ends.Exec:
 			x.Exec = e.ID
-		case pool.ProcessEnd:
+		case ends.Process:
 			x.Process = e.ID
-		case pool.TerminalEnd:
+		case ends.Terminal:
 			x.Action, x.Terminal = audit.ActionTermEnd, e.ID
 		}
 		if !e.StartedAt.IsZero() {

@@ -143,6 +143,11 @@ func (d *Directory) ReleaseName(ctx context.Context, principal, name, session st
 	return d.release(ctx, d.nameKey(principal, name), session)
 }
 
+// ReleaseKey frees a request key: its session was not made.
+func (d *Directory) ReleaseKey(ctx context.Context, principal, key, session string) error {
+	return d.release(ctx, d.requestKey(principal, key), session)
+}
+
 // ReleaseMoved forgets that a session has moved here, because it has ended, or has moved on.
 func (d *Directory) ReleaseMoved(ctx context.Context, session string) error {
 	return d.release(ctx, recordKey{d.moved, session}, session)

@@ -85,7 +85,22 @@ type OwnedName struct{ Principal, Name, Session string }
 // it is missing. What belongs to another node by now is left to it, and reported to OnConflict. What NATS has of this node beyond it counts as free.
 // If Rebuild returns ErrUnavailable, the directory goes on as soon as NATS answers.
 func (d *Directory) Rebuild(ctx context.Context, o Owned) error {
+	d.Note(o)
+	ctx, end, err := d.bounded(ctx)
+	if err != nil {
+		return err
+	}
+	defer end()
+	if err := d.restore(ctx); err != nil {
+		return err
+	}
+	return d.writePresence(ctx)
+}
+
+// Note is Rebuild without the wait.
+func (d *Directory) Note(o Owned) {
 	d.mu.Lock()
+	defer d.mu.Unlock()
 	for _, n := range o.Names {
 		d.own(d.nameKey(n.Principal, n.Name), n.Session)
 	}
@@ -96,16 +111,7 @@ func (d *Directory) Rebuild(ctx context.Context, o Owned) error {
 		d.presents[hashed("principal", principal)] = &present{live: live}
 	}
 	d.records.rebuilt = true
-	d.mu.Unlock()
-	ctx, end, err := d.bounded(ctx)
-	if err != nil {
-		return err
-	}
-	defer end()
-	if err := d.restore(ctx); err != nil {
-		return err
-	}
-	return d.writePresence(ctx)
+	signal(d.wakeWrite)
 }
 
 // own notes a key of this node that is not written yet. Directory.mu is held.

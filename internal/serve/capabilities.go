@@ -6,7 +6,8 @@ import (
 	"slices"
 
 	"trl/internal/config"
-	"trl/pool"
+	"trl/pool/places"
+	"trl/pool/timeouts"
 	"trl/protocol"
 	"trl/runtime/own"
 )
@@ -15,7 +16,7 @@ import (
 func limits(s *config.Settings) map[string]float64 {
 	all := map[string]float64{
 		"max_sessions":               float64(s.Pool.MaxSessions),
-		"max_sessions_per_principal": float64(cmp.Or(s.Pool.MaxPerPrincipal, pool.AllButReserve(s.Pool.MaxSessions))),
+		"max_sessions_per_principal": float64(cmp.Or(s.Pool.MaxPerPrincipal, places.AllButReserve(s.Pool.MaxSessions))),
 		"max_frame_bytes":            float64(s.Web.MaxFrame),
 		"max_output_bytes":           float64(s.Pool.MaxOutput),
 		"ring_bytes":                 float64(s.Pool.RingBytes),
@@ -23,13 +24,13 @@ func limits(s *config.Settings) map[string]float64 {
 		"idle_timeout_s":             s.Pool.IdleTimeout.Seconds(),
 		"max_idle_timeout_s":         s.Pool.MaxIdle.Seconds(),
 		"default_timeout_s":          s.Pool.DefaultTimeout.Seconds(),
-		"max_timeout_s":              cmp.Or(s.Pool.MaxTimeout, pool.LongestTimeout).Seconds(),
+		"max_timeout_s":              cmp.Or(s.Pool.MaxTimeout, timeouts.Longest).Seconds(),
 		"retention_s":                s.Pool.Retention.Seconds(),
 		"record_max_bytes":           float64(s.Pool.Record.MaxBytes),
 		"record_total_bytes":         float64(s.Pool.Record.TotalBytes),
 		"record_keep_s":              s.Pool.Record.Keep.Seconds(),
 	}
-	all["max_connections"], all["max_connections_per_principal"] = float64(s.Web.MaxConns), float64(cmp.Or(s.Web.MaxConnsOfPrincipal, pool.AllButReserve(s.Web.MaxConns)))
+	all["max_connections"], all["max_connections_per_principal"] = float64(s.Web.MaxConns), float64(cmp.Or(s.Web.MaxConnsOfPrincipal, places.AllButReserve(s.Web.MaxConns)))
 	all["max_connections_per_share"] = float64(s.Web.MaxGuests)
 	l := s.Pool.Limits
 	for name, v := range map[string]float64{

@@ -10,6 +10,7 @@ import (
 	"github.com/go-json-experiment/json/jsontext"
 
 	"trl/pool/clock"
+	"trl/pool/requestkey"
 	"trl/protocol"
 	"trl/runtime/journal"
 	"trl/runtime/saved"
@@ -87,6 +88,14 @@ type Key struct {
 	Params  []byte `json:"params"`
 	Default bool   `json:"default,omitzero"` // it named no session
 	Guest   string `json:"guest,omitzero"`   // the share that it came by
+}
+
+// KeyOf returns the entry of a request_key; it is empty for a request without one.
+func KeyOf(r requestkey.Ref, params *requestkey.Fingerprint) Key {
+	if r == (requestkey.Ref{}) {
+		return Key{}
+	}
+	return Key{Key: r.Key, Params: params[:], Default: r.NamesNoSession, Guest: r.Guest}
 }
 
 // Work is what Exec, Process and Terminal have in common.

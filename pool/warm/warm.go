@@ -55,6 +55,7 @@ type Shells struct {
 	mu        sync.Mutex
 	shells    []*Shell  // ready, oldest first
 	opening   string    // the id of the shell that is being started
+	taken     []*Shell  // given out by Take, and not settled yet
 	takenAt   time.Time // when a shell was last asked for
 	evictedAt time.Time // when a shell last had to make room
 	closed    bool
@@ -151,7 +152,7 @@ func (w *Shells) add(path string) error {
 	closed := w.closed
 	if !closed {
 		w.shells = append(w.shells, ws)
-		w.watchers.Go(func() { w.watch(ws) })
+		w.watchLocked(ws)
 	}
 	w.mu.Unlock()
 	if closed { // Close did not see this one
@@ -160,10 +161,16 @@ func (w *Shells) add(path string) error {
 	return nil
 }
 
+// watchLocked starts the goroutine that watches a shell. mu is held.
+func (w *Shells) watchLocked(ws *Shell) {
+	taken := ws.taken
+	w.watchers.Go(func() { w.watch(ws, taken) })
+}
+
 // watch replaces a shell that dies. It ends when the shell is taken or dead; Close waits for it.
-func (w *Shells) watch(ws *Shell) {
+func (w *Shells) watch(ws *Shell, taken <-chan struct{}) {
 	select {
-	case <-ws.taken:
+	case <-taken:
 		return
 	case <-ws.Exited():
 	}
@@ -179,7 +186,8 @@ func (w *Shells) watch(ws *Shell) {
 	}
 }
 
-// Take returns the oldest shell, if it is one of this path, or nil. The caller owns it.
+// Take returns the oldest shell, if it is one of this path, or nil. The caller owns it, and calls Settle when its session is in the pool's tables, or
+// was not made. Contains knows the shell until then.
 func (w *Shells) Take(path string) *Shell {
 	defer w.Wake()
 	w.mu.Lock()
@@ -188,7 +196,27 @@ func (w *Shells) Take(path string) *Shell {
 	if len(w.shells) == 0 || w.shells[0].Path != path {
 		return nil
 	}
+	w.taken = append(w.taken, w.shells[0])
 	return w.popLocked()
+}
+
+// Settle is called after Take; ws may be nil. A shell that was not used waits for the next session.
+func (w *Shells) Settle(ws *Shell, used bool) {
+	if ws == nil {
+		return
+	}
+	w.mu.Lock()
+	w.taken = slices.DeleteFunc(w.taken, func(other *Shell) bool { return other == ws })
+	back := !used && !w.closed
+	if back {
+		ws.taken = make(chan struct{})
+		w.shells = slices.Insert(w.shells, 0, ws)
+		w.watchLocked(ws)
+	}
+	w.mu.Unlock()
+	if !used && !back {
+		_ = ws.End()
+	}
 }
 
 func (w *Shells) popLocked() *Shell {
@@ -232,7 +260,8 @@ func (w *Shells) Ready() []*Shell {
 func (w *Shells) Contains(id string) bool {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	return id == w.opening || slices.ContainsFunc(w.shells, func(ws *Shell) bool { return ws.ID == id })
+	has := func(ws *Shell) bool { return ws.ID == id }
+	return id == w.opening || slices.ContainsFunc(w.shells, has) || slices.ContainsFunc(w.taken, has)
 }
 
 // Close ends all shells, at once. Idempotent.
@@ -244,7 +273,7 @@ func (w *Shells) Close() {
 	w.mu.Unlock()
 	w.stop()
 	var ends sync.WaitGroup
-	for _, ws := range shells {
+	for _, ws := range shells { // nobody else has them any more
 		close(ws.taken)
 		ends.Go(func() { _ = ws.End() })
 	}

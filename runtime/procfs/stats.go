@@ -25,6 +25,17 @@ func AnonymousMemory(pids []int) (total int64) {
 	return total
 }
 
+// ResidentMemory returns the resident memory of this process in bytes, or 0 if proc(5) does not tell.
+func ResidentMemory() int64 {
+	text, _ := os.ReadFile("/proc/self/statm")
+	fields := bytes.Fields(text)
+	if len(fields) < 2 {
+		return 0
+	}
+	resident, _ := strconv.ParseInt(string(fields[1]), 10, 64)
+	return resident * int64(os.Getpagesize())
+}
+
 // Ports returns the TCP ports on which the processes accept connections, sorted. A process at which we may not look has none.
 func Ports(pids []int) (ports []int) {
 	for _, pid := range pids {

@@ -5,7 +5,7 @@ import (
 	"fmt"
 	"net/http"
 
-	"trl/pool"
+	"trl/pool/places"
 	"trl/protocol"
 	"trl/web/auth"
 )
@@ -46,7 +46,7 @@ func (c *ConnLimit) Fault() *protocol.Error {
 // principal and the places for guests.
 func (cs *Clients) connLimits(g *auth.Grant) []ConnLimit {
 	cfg := &cs.config
-	each, guests := cmp.Or(cfg.MaxConnsOfPrincipal, pool.AllButReserve(cfg.MaxConns)), cfg.MaxConns-max(1, cfg.MaxConns/4)
+	each, guests := cmp.Or(cfg.MaxConnsOfPrincipal, places.AllButReserve(cfg.MaxConns)), cfg.MaxConns-max(1, cfg.MaxConns/4)
 	if cfg.MaxConnsOfPrincipal == 0 && g.Role == auth.Admin {
 		each = cfg.MaxConns
 	}
@@ -56,7 +56,7 @@ func (cs *Clients) connLimits(g *auth.Grant) []ConnLimit {
 	}
 	return []ConnLimit{
 		{connGroup{groupShare, g.Share.ID()}, cfg.MaxGuests, http.StatusTooManyRequests},
-		{connGroup{groupPrincipal, "guests of " + g.Subject}, cmp.Or(cfg.MaxConnsOfPrincipal, pool.AllButReserve(guests)), http.StatusTooManyRequests}, // no subject has spaces
+		{connGroup{groupPrincipal, "guests of " + g.Subject}, cmp.Or(cfg.MaxConnsOfPrincipal, places.AllButReserve(guests)), http.StatusTooManyRequests}, // no subject has spaces
 		{connGroup{groupGuests, ""}, guests, http.StatusServiceUnavailable},
 		all,
 	}

@@ -1,0 +1,59 @@
+// Package places counts the live sessions, in all and of each principal, and refuses those beyond a bound.
+package places
+
+import "trl/protocol"
+
+// Places has the counts. The caller guards it. The zero value is empty.
+type Places struct {
+	Live int            // sessions that are not TERMINATED, also those that are being created
+	of   map[string]int // by principal
+}
+
+// Bounds are how many sessions there may be.
+type Bounds struct {
+	All       int // in all
+	Here      int // of one principal on this node; 0: no bound
+	Principal int // of one principal on all nodes; 0: no bound
+	Token     int // the same, by its token
+	Elsewhere int // sessions of the principal on other nodes
+}
+
+// Check returns the error for one session more of who.
+func (p *Places) Check(who string, b Bounds) error {
+	here := p.of[who]
+	of := here + b.Elsewhere
+	switch {
+	case p.Live >= b.All:
+		return atMost("max_sessions", b.All)
+	case b.Here > 0 && here >= b.Here:
+		return atMost("max_sessions_per_principal", b.Here)
+	case b.Principal > 0 && of >= b.Principal:
+		return atMost("max_sessions_per_principal", b.Principal)
+	case b.Token > 0 && of >= b.Token:
+		return atMost("max_sessions_of_token", b.Token)
+	}
+	return nil
+}
+
+// AllButReserve returns how many of n places one principal may have: an eighth is kept for others.
+func AllButReserve(n int) int { return n - n/8 }
+
+func atMost(what string, n int) error {
+	return protocol.Errorf(protocol.MaxSessionsReached, "%s is %d", what, n).With(what, n).With("limit", n)
+}
+
+// Add counts more sessions of who, or fewer, and returns how many it has then.
+func (p *Places) Add(who string, more int) int {
+	if p.of == nil {
+		p.of = map[string]int{}
+	}
+	p.Live += more
+	n := p.of[who] + more
+	if p.of[who] = n; n == 0 {
+		delete(p.of, who)
+	}
+	return n
+}
+
+// Of returns how many sessions each principal has. The caller must not change it.
+func (p *Places) Of() map[string]int { return p.of }
