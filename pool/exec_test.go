@@ -247,7 +247,7 @@ func TestRequestKeyRunsOnce(t *testing.T) {
 	}
 	_, err = s.Stream(&q)
 	testkit.WantCode(t, err, protocol.InvalidParams)
-	if x := run(t, r.create(protocol.SessionCreate{}), q); x.Stdout == "x\n" && x.ExecID == "" {
+	if x := run(t, r.create(protocol.SessionCreate{WorkingDir: t.TempDir()}), q); x.Stdout == "x\n" && x.ExecID == "" {
 		t.Errorf("another session: %+v", x)
 	}
 

@@ -55,7 +55,7 @@ func TestMain(m *testing.M) {
 			return m.Run() // each test says that it is skipped
 		}
 		options := append(chromedp.DefaultExecAllocatorOptions[:],
-			chromedp.ExecPath(path), chromedp.UserDataDir(filepath.Join(dir, "profile")), chromedp.WSURLReadTimeout(patience),
+			chromedp.ExecPath(path), chromedp.UserDataDir(filepath.Join(dir, "profile")), chromedp.Env("TMPDIR="+dir), chromedp.WSURLReadTimeout(patience),
 			chromedp.Flag("enable-unsafe-swiftshader", true), // WebGL without a graphics card
 		)
 		if os.Getuid() == 0 {
