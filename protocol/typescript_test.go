@@ -18,6 +18,19 @@ func TestTypeScriptTypesAreCurrent(t *testing.T) {
 	}
 }
 
+// TestTypeScriptRepeatsAreCurrent: the TypeScript client repeats what protocol.repeats says. This file has a value, so dist must be made anew after a change.
+func TestTypeScriptRepeatsAreCurrent(t *testing.T) {
+	var b strings.Builder
+	b.WriteString("// Generated from the Go table by `go test ./protocol -update`: do not edit.\nimport type { Methods } from \"./wire.gen.ts\";\n\n" +
+		"/** When a client may send a request again after it has lost the connection on which it waited for the answer. protocol/repeat.go has the rules. */\n" +
+		"export const repeats: Record<keyof Methods, \"never\" | \"always\" | \"keyed\" | \"end\"> = {\n")
+	for _, m := range methods {
+		fmt.Fprintf(&b, "  %q: %q,\n", m.Name, string(repeats[m.Name]))
+	}
+	b.WriteString("};\n")
+	golden(t, "../client/typescript/src/repeat.gen.ts", []byte(b.String()))
+}
+
 func typescript() string {
 	var b strings.Builder
 	b.WriteString("// The objects of the wire. Generated from the Go types by `go test ./protocol -update`: do not edit.\n\n")

@@ -31,9 +31,8 @@ type Params<M extends keyof wire.Methods> = wire.Methods[M]["params"];
 type Result<M extends keyof wire.Methods> = wire.Methods[M]["result"];
 export interface CallOptions {
     signal?: AbortSignal | undefined;
-    /** What to do if the connection is lost before the answer: `always` for requests that change nothing or may be done twice; `keyed` for those with a
-     *  request_key and a session_id, which the server does once in an epoch. By default the method decides. */
-    repeat?: "always" | "keyed" | "never";
+    /** What to do if the connection is lost before the answer. By default the method and its params decide. */
+    repeat?: "always";
     sink?: Sink;
     /** Told of each sending. */
     sent?: (link: Link, id: number) => void;

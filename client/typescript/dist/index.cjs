@@ -570,43 +570,68 @@ function lossOf(close) {
   return { code: close.code, why: close.reason || words[close.code] || `closed with ${close.code}`, final: finalCodes.has(close.code) };
 }
 
+// src/repeat.gen.ts
+var repeats = {
+  "session.create": "keyed",
+  "session.info": "always",
+  "session.list": "always",
+  "session.destroy": "always",
+  "session.rename": "never",
+  "session.update": "never",
+  "session.reset": "never",
+  "session.touch": "always",
+  "session.watch": "always",
+  "session.unwatch": "always",
+  "exec.run": "keyed",
+  "exec.stream": "keyed",
+  "exec.wait": "always",
+  "exec.input": "never",
+  "exec.cancel": "end",
+  "exec.attach": "always",
+  "exec.list": "always",
+  "exec.detach": "always",
+  "process.start": "keyed",
+  "process.list": "always",
+  "process.info": "always",
+  "process.logs": "always",
+  "process.detach": "always",
+  "process.input": "never",
+  "process.kill": "end",
+  "process.wait": "always",
+  "term.open": "keyed",
+  "term.input": "never",
+  "term.resize": "always",
+  "term.close": "always",
+  "term.attach": "always",
+  "term.detach": "always",
+  "term.list": "always",
+  "term.snapshot": "always",
+  "share.create": "never",
+  "share.list": "always",
+  "share.revoke": "always",
+  "recording.list": "always",
+  "recording.info": "always",
+  "recording.delete": "never",
+  "stream.ack": "always",
+  "system.ping": "always",
+  "system.drain": "never",
+  "system.stats": "always",
+  "system.capabilities": "always"
+};
+
 // src/connection.ts
 var dialTimeout = 1e4;
 var firstPause = 50;
 var lastPause = 4e3;
 var lastPauseOfLong = 15e3;
 var afterUselessPause = 250;
-var repeatable = /* @__PURE__ */ new Set([
-  "session.info",
-  "session.list",
-  "session.watch",
-  "session.unwatch",
-  "session.touch",
-  "session.destroy",
-  "exec.list",
-  "exec.wait",
-  "exec.attach",
-  "exec.detach",
-  "process.list",
-  "process.info",
-  "process.logs",
-  "process.wait",
-  "process.detach",
-  "term.list",
-  "term.attach",
-  "term.detach",
-  "term.snapshot",
-  "term.resize",
-  "term.close",
-  "share.list",
-  "share.revoke",
-  "recording.list",
-  "recording.info",
-  "stream.ack",
-  "system.ping",
-  "system.stats",
-  "system.capabilities"
-]);
+function repeatOf(method, params) {
+  const repeat = Object.hasOwn(repeats, method) ? repeats[method] : "never";
+  const { session_id, request_key, exec_id, process_id, signal } = params;
+  if (repeat === "keyed") return request_key && (session_id || method === "session.create") ? "keyed" : "never";
+  if (repeat === "end") return (exec_id || process_id) && !signal ? "always" : "never";
+  return repeat;
+}
 var Connection = class {
   // ends the pause before the next dial
   constructor(o, pace = defaultPace, pulse = {}) {
@@ -672,16 +697,18 @@ var Connection = class {
    * new server knows neither its key nor its session.
    */
   async call(method, params, o = {}) {
-    const repeat = o.repeat ?? (repeatable.has(method) ? "always" : "never");
     o.signal?.throwIfAborted();
     let epoch = "";
+    let repeat = "never";
     for (; ; ) {
       const link = await this.connected(o.signal);
       if (epoch && epoch !== this.epoch && repeat === "keyed") {
         throw new ConnectionLostError(`${method}: the server was started anew before it answered`, "unknown");
       }
       epoch = this.epoch;
-      const { id, answer } = link.call(method, typeof params === "function" ? params() : params, o.sink);
+      const now2 = typeof params === "function" ? params() : params;
+      repeat = o.repeat ?? repeatOf(method, now2);
+      const { id, answer } = link.call(method, now2, o.sink);
       o.sent?.(link, id);
       try {
         return await until(o.signal, answer);
@@ -1353,7 +1380,7 @@ var Command = class {
       return;
     }
     this.stream.leaveUnread();
-    await this.connection.call("exec.cancel", { exec_id }, { repeat: "always" });
+    await this.connection.call("exec.cancel", { exec_id });
   }
   /** Writes to a command that was started with `stdin: "open"`. It waits while the command does not read. */
   write(data) {
@@ -1434,7 +1461,7 @@ var Command = class {
   };
   sendCancel() {
     if (this.execId) {
-      this.connection.call("exec.cancel", { exec_id: this.execId }, { repeat: "always" }).catch(() => {
+      this.connection.call("exec.cancel", { exec_id: this.execId }).catch(() => {
       });
     } else if (this.request && !this.request.link.loss) {
       this.request.link.send("exec.cancel", { request_id: this.request.id });
@@ -1635,7 +1662,7 @@ var Process = class _Process {
       ...o.name !== void 0 && { name: o.name },
       ...o.stdin && { stdin: o.stdin }
     };
-    const { process_id } = await connection.call("process.start", params, { repeat: "keyed", signal: o.signal });
+    const { process_id } = await connection.call("process.start", params, { signal: o.signal });
     const started = new _Process(connection, hubs, await connection.call("process.info", { process_id }));
     if (o.onOutput || o.onExit) void started.report(o);
     return started;
@@ -1676,7 +1703,7 @@ var Process = class _Process {
   }
   /** Ends the process and everything that it has started: TERM, five seconds, KILL; and returns when it is gone. With a signal it sends only that. */
   async kill(signal) {
-    if (signal === void 0) this.info = await this.connection.call("process.kill", { process_id: this.id }, { repeat: "always" });
+    if (signal === void 0) this.info = await this.connection.call("process.kill", { process_id: this.id });
     else await this.connection.call("process.kill", { process_id: this.id, signal });
   }
   /** The output that there is now. */
@@ -2086,7 +2113,7 @@ var Session = class {
       max_output_bytes: o.maxOutputBytes,
       clean: o.clean
     };
-    const r = o.signal ? await this.endedBy(o.signal, params) : await this.connection.call("exec.run", params, { repeat: "keyed" });
+    const r = o.signal ? await this.endedBy(o.signal, params) : await this.connection.call("exec.run", params);
     return checked(resultOf(params.command, r, outputOf(r)), o.check);
   }
   /** Starts a command and returns at once. Iterate over it for its output as it comes. */
@@ -2163,7 +2190,7 @@ var Session = class {
   async endedBy(signal, params) {
     const canceller = new Canceller(signal);
     try {
-      const answer = this.connection.call("exec.run", params, { repeat: "keyed", signal: canceller.unsent.signal, sent: canceller.sent });
+      const answer = this.connection.call("exec.run", params, { signal: canceller.unsent.signal, sent: canceller.sent });
       const r = await Promise.race([answer, canceller.late]);
       if (signal.aborted) throw signal.reason;
       return r;
@@ -2281,8 +2308,7 @@ var Sandbox = class extends Session {
         labels: o.labels,
         record: o.record,
         request_key: newKey()
-      },
-      { repeat: "keyed" }
+      }
     );
     return new Session(this.connection, this.hubs, made.session_id, made.name);
   }

@@ -140,7 +140,7 @@ export class Command implements AsyncIterable<ExecEvent> {
       return;
     }
     this.stream.leaveUnread(); // a command has ended only when its last output has found room
-    await this.connection.call("exec.cancel", { exec_id }, { repeat: "always" });
+    await this.connection.call("exec.cancel", { exec_id });
   }
 
   /** Writes to a command that was started with `stdin: "open"`. It waits while the command does not read. */
@@ -230,7 +230,7 @@ export class Command implements AsyncIterable<ExecEvent> {
 
   private sendCancel(): void {
     if (this.execId) {
-      this.connection.call("exec.cancel", { exec_id: this.execId }, { repeat: "always" }).catch(() => {});
+      this.connection.call("exec.cancel", { exec_id: this.execId }).catch(() => {});
     } else if (this.request && !this.request.link.loss) {
       this.request.link.send("exec.cancel", { request_id: this.request.id });
     } else if (!this.request) {

@@ -3,6 +3,7 @@ import { endpoint, tokenProtocol, whyRefused } from "./address.ts";
 import { AuthError, ClosedError, ConnectionLostError, TrlError } from "./errors.ts";
 import { defaultPace, Heartbeat, type Pace, type Pulse } from "./heartbeat.ts";
 import { Link, type Follower, type Sink } from "./link.ts";
+import { repeats } from "./repeat.gen.ts";
 import type * as wire from "./wire.gen.ts";
 
 export interface ConnectionOptions {
@@ -38,9 +39,8 @@ type Result<M extends keyof wire.Methods> = wire.Methods[M]["result"];
 
 export interface CallOptions {
   signal?: AbortSignal | undefined;
-  /** What to do if the connection is lost before the answer: `always` for requests that change nothing or may be done twice; `keyed` for those with a
-   *  request_key and a session_id, which the server does once in an epoch. By default the method decides. */
-  repeat?: "always" | "keyed" | "never";
+  /** What to do if the connection is lost before the answer. By default the method and its params decide. */
+  repeat?: "always";
   sink?: Sink;
   /** Told of each sending. */
   sent?: (link: Link, id: number) => void;
@@ -54,15 +54,19 @@ const lastPauseOfLong = 15_000;
 /** Before dialling a server that accepted a connection and dropped it at once. */
 const afterUselessPause = 250;
 
-/** Methods that change nothing, or whose repetition does nothing more. */
-const repeatable = new Set<keyof wire.Methods>([
-  "session.info", "session.list", "session.watch", "session.unwatch", "session.touch", "session.destroy",
-  "exec.list", "exec.wait", "exec.attach", "exec.detach",
-  "process.list", "process.info", "process.logs", "process.wait", "process.detach",
-  "term.list", "term.attach", "term.detach", "term.snapshot", "term.resize", "term.close",
-  "share.list", "share.revoke", "recording.list", "recording.info",
-  "stream.ack", "system.ping", "system.stats", "system.capabilities",
-]);
+type Repeat = "always" | "keyed" | "never";
+
+/**
+ * Whether a request may be sent again after its answer was lost; keyed: to a server of the same epoch. protocol/repeat.go has the rules. A request
+ * without a session_id is not keyed: the default session may have ended meanwhile, and the next one does not know the key.
+ */
+function repeatOf(method: string, params: object): Repeat {
+  const repeat = Object.hasOwn(repeats, method) ? repeats[method as keyof wire.Methods] : "never"; // a later server may have more methods
+  const { session_id, request_key, exec_id, process_id, signal } = params as Record<string, unknown>;
+  if (repeat === "keyed") return request_key && (session_id || method === "session.create") ? "keyed" : "never";
+  if (repeat === "end") return (exec_id || process_id) && !signal ? "always" : "never";
+  return repeat;
+}
 
 /** A connection to a gateway that is made again when it is lost. */
 export class Connection {
@@ -130,16 +134,18 @@ export class Connection {
    * new server knows neither its key nor its session.
    */
   async call<M extends keyof wire.Methods>(method: M, params: Params<M> | (() => Params<M>), o: CallOptions = {}): Promise<Result<M>> {
-    const repeat = o.repeat ?? (repeatable.has(method) ? "always" : "never");
     o.signal?.throwIfAborted();
     let epoch = "";
+    let repeat: Repeat = "never";
     for (;;) {
       const link = await this.connected(o.signal);
       if (epoch && epoch !== this.epoch && repeat === "keyed") {
         throw new ConnectionLostError(`${method}: the server was started anew before it answered`, "unknown");
       }
       epoch = this.epoch;
-      const { id, answer } = link.call(method, typeof params === "function" ? (params as () => Params<M>)() : params, o.sink);
+      const now = typeof params === "function" ? (params as () => Params<M>)() : params;
+      repeat = o.repeat ?? repeatOf(method, now);
+      const { id, answer } = link.call(method, now, o.sink);
       o.sent?.(link, id);
       try {
         return await until(o.signal, answer);

@@ -73,7 +73,7 @@ export class Process {
       ...(o.name !== undefined && { name: o.name }),
       ...(o.stdin && { stdin: o.stdin }),
     };
-    const { process_id } = await connection.call("process.start", params, { repeat: "keyed", signal: o.signal });
+    const { process_id } = await connection.call("process.start", params, { signal: o.signal });
     const started = new Process(connection, hubs, await connection.call("process.info", { process_id }));
     if (o.onOutput || o.onExit) void started.report(o);
     return started;
@@ -119,7 +119,7 @@ export class Process {
 
   /** Ends the process and everything that it has started: TERM, five seconds, KILL; and returns when it is gone. With a signal it sends only that. */
   async kill(signal?: string): Promise<void> {
-    if (signal === undefined) this.info = await this.connection.call("process.kill", { process_id: this.id }, { repeat: "always" });
+    if (signal === undefined) this.info = await this.connection.call("process.kill", { process_id: this.id });
     else await this.connection.call("process.kill", { process_id: this.id, signal });
   }
 

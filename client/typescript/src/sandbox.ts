@@ -100,7 +100,6 @@ export class Sandbox extends Session {
         record: o.record,
         request_key: newKey(),
       },
-      { repeat: "keyed" },
     );
     return new Session(this.connection, this.hubs, made.session_id, made.name);
   }

@@ -44,7 +44,7 @@ export class Session implements AsyncDisposable {
       max_output_bytes: o.maxOutputBytes,
       clean: o.clean,
     };
-    const r = o.signal ? await this.endedBy(o.signal, params) : await this.connection.call("exec.run", params, { repeat: "keyed" });
+    const r = o.signal ? await this.endedBy(o.signal, params) : await this.connection.call("exec.run", params);
     return checked(resultOf(params.command, r, outputOf(r)), o.check);
   }
 
@@ -138,7 +138,7 @@ export class Session implements AsyncDisposable {
   private async endedBy(signal: AbortSignal, params: wire.ExecRun): Promise<wire.ExecResult> {
     const canceller = new Canceller(signal);
     try {
-      const answer = this.connection.call("exec.run", params, { repeat: "keyed", signal: canceller.unsent.signal, sent: canceller.sent });
+      const answer = this.connection.call("exec.run", params, { signal: canceller.unsent.signal, sent: canceller.sent });
       const r = await Promise.race([answer, canceller.late]);
       if (signal.aborted) throw signal.reason;
       return r;
