@@ -582,6 +582,7 @@ var repeats = {
   "session.touch": "always",
   "session.watch": "always",
   "session.unwatch": "always",
+  "session.locate": "always",
   "exec.run": "keyed",
   "exec.stream": "keyed",
   "exec.wait": "always",
@@ -616,6 +617,7 @@ var repeats = {
   "system.ping": "always",
   "system.drain": "never",
   "system.stats": "always",
+  "system.nodes": "always",
   "system.capabilities": "always"
 };
 

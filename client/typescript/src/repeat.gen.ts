@@ -13,6 +13,7 @@ export const repeats: Record<keyof Methods, "never" | "always" | "keyed" | "end"
   "session.touch": "always",
   "session.watch": "always",
   "session.unwatch": "always",
+  "session.locate": "always",
   "exec.run": "keyed",
   "exec.stream": "keyed",
   "exec.wait": "always",
@@ -47,5 +48,6 @@ export const repeats: Record<keyof Methods, "never" | "always" | "keyed" | "end"
   "system.ping": "always",
   "system.drain": "never",
   "system.stats": "always",
+  "system.nodes": "always",
   "system.capabilities": "always",
 };
