@@ -31,6 +31,12 @@ var Outcomes = []string{
 	OutcomeNoOutput, OutcomeCancelled, OutcomeShellDied, OutcomeError,
 }
 
+// The results of dialling another node.
+const (
+	LinkOK     = "ok"
+	LinkFailed = "failed"
+)
+
 // The reasons for the end of a recording, with the same words as in the protocol.
 const (
 	RecordingExit    = "exit"    // the terminal or command ended
@@ -129,8 +135,10 @@ type auditLog struct {
 }
 
 type directory struct {
-	DirectoryDegraded prometheus.Gauge // 1 while NATS does not answer; 0 without a cluster
-	ClusterNodes      prometheus.Gauge // nodes that are known, this one among them; 0 without a cluster
+	DirectoryDegraded prometheus.Gauge       // 1 while NATS does not answer; 0 without a cluster
+	ClusterNodes      prometheus.Gauge       // nodes that are known, this one among them; 0 without a cluster
+	LinksDialled      *prometheus.CounterVec // result: LinkOK or LinkFailed
+	LinksRefused      prometheus.Counter     // of nodes, or of strangers, that could not prove who they are
 }
 
 // New makes the series and registers them, with the Go and process collectors, on reg. A second New on the same registry panics, because two owners of
@@ -203,11 +211,14 @@ func New(reg prometheus.Registerer) *Metrics {
 		directory: directory{
 			DirectoryDegraded: gauge("trl_directory_degraded", "1 while the cluster's directory does not answer."),
 			ClusterNodes:      gauge("trl_cluster_nodes", "Nodes of the cluster that this one knows, itself among them; 0 without a cluster."),
+			LinksDialled:      counters("trl_links_dialled_total", "Links to other nodes that were dialled, by result.", "result"),
+			LinksRefused:      counter("trl_links_refused_total", "Links that were refused because the other end did not prove that it is a node of the cluster."),
 		},
 		buildInfo: f.NewGaugeVec(prometheus.GaugeOpts{Name: "trl_build_info", Help: "Always 1; the version is in the labels."}, []string{"version", "goversion"}),
 	}
 	m.ConfigInForce.Set(1)
 	AtZero(m.ConfigReloads, ReloadOK, ReloadRefused)
+	AtZero(m.LinksDialled, LinkOK, LinkFailed)
 	AtZero(m.Execs, Outcomes...)
 	AtZero(m.ExecSeconds, Outcomes...)
 	AtZero(m.RecordingsEnded, RecordingReasons...)

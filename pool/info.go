@@ -146,7 +146,7 @@ func (s *Session) Execs() []protocol.ExecEntry {
 
 // metricsSnapshot returns the values of the gauges.
 func (p *Pool) metricsSnapshot() metrics.PoolNumbers {
-	n := metrics.PoolNumbers{ByState: map[string]int{}, MaxSessions: p.config.Load().MaxSessions, Warm: len(p.warm.Ready()), Recordings: p.recordings.OpenCount()}
+	n := metrics.PoolNumbers{ByState: map[string]int{}, MaxSessions: max(0, p.config.Load().MaxSessions), Warm: len(p.warm.Ready()), Recordings: p.recordings.OpenCount()}
 	for _, s := range p.all() {
 		s.mu.Lock()
 		n.ByState[string(s.state.State())]++

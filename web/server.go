@@ -443,6 +443,9 @@ func (s *Server) ready(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	fmt.Fprintln(w, "ready")
+	if nodes := s.cfg.Cluster.Nodes; nodes != nil && nodes.Degraded() && r.URL.Query().Has("verbose") {
+		fmt.Fprintln(w, "degraded: the cluster's directory does not answer")
+	}
 }
 
 func (s *Server) serveWebSocket(w http.ResponseWriter, r *http.Request) {

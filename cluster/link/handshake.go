@@ -37,8 +37,11 @@ const (
 	nonceSize    = 32
 )
 
+// Version is the newest version of the link protocol that this program speaks.
+const Version = 1
+
 // ours are the versions that this program speaks. The next one is {1, 2}, the one after it {2, 3}.
-var ours = Versions{1, 1}
+var ours = Versions{1, Version}
 
 type opening struct {
 	Versions Versions `json:"versions"`

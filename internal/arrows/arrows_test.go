@@ -46,8 +46,9 @@ var imports = map[string][]string{
 	"internal/statedir":  {"internal/cmdline"},
 	"internal/config":    {"protocol", "runtime", "pool", "web", "internal/cmdline", "internal/statedir"},
 	"internal/serve": {"protocol", "metrics", "runtime", "pool", "reaper", "web",
-		"internal/buildinfo", "internal/cmdline", "internal/config", "internal/statedir"},
-	"internal/mcp": {"protocol", "client", "pool", "internal/buildinfo"}, // of pool: bounded patterns
+		"internal/buildinfo", "internal/cmdline", "internal/config", "internal/member", "internal/statedir"},
+	"internal/member": {"protocol", "metrics", "cluster", "pool", "web", "internal/buildinfo", "internal/cmdline", "internal/config"},
+	"internal/mcp":    {"protocol", "client", "pool", "internal/buildinfo"}, // of pool: bounded patterns
 	"internal/cli": {"protocol", "client", "client/typescript", "client/python", "runtime", "web", "internal/mcp", // of runtime: journals, screens and recordings; of web: token files and audit logs
 		"internal/bench", "internal/buildinfo", "internal/cmdline", "internal/statedir"},
 	"internal/bench":           {"protocol", "client"}, // it measures from outside

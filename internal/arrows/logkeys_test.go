@@ -22,7 +22,7 @@ func TestLogKeysAreDocumented(t *testing.T) {
 	}
 	key := regexp.MustCompile(`\.(Str|Strs|Stringer|Int|Ints|Int64|Uint32|Uint64|Float64|Dur|Durs|Bool|AnErr|Bytes|Interface|Any)\("([A-Za-z_]+)",`)
 	n := 0
-	for _, folder := range []string{"internal/serve", "internal/config", "web", "pool", "runtime", "reaper"} {
+	for _, folder := range []string{"internal/serve", "internal/config", "internal/member", "web", "pool", "runtime", "reaper"} {
 		err := filepath.WalkDir(filepath.Join("../..", folder), func(path string, d fs.DirEntry, err error) error {
 			if err != nil || d.IsDir() || !strings.HasSuffix(path, ".go") || strings.HasSuffix(path, "_test.go") || strings.Contains(path, "/web/ui/") {
 				return err

@@ -41,6 +41,7 @@ type Settings struct {
 	LogLevel      string
 	File          string
 	Operation     operation
+	Cluster       Cluster
 
 	Credentials authSettings
 
@@ -78,6 +79,7 @@ var settingGroups = []struct{ title, flags string }{
 	{"Isolation", "isolation require-isolation session-user user allow-write sandbox"},
 	{"Recording", "record record-dir record-max-bytes record-total-bytes record-keep"},
 	{"Audit log", "audit-log audit-commands audit-max-bytes audit-max-age audit-keep audit-sync audit-required"},
+	{"Several nodes", "cluster cluster-nats-creds cluster-nats-ca cluster-listen cluster-advertise cluster-secret cluster-ca cluster-cert cluster-key node node-label no-sessions public-url"},
 	{"Logs, metrics and profiles", "log-format log-level metrics-listen admin-listen"},
 }
 
@@ -144,6 +146,7 @@ func (s *Settings) Define(f *pflag.FlagSet) {
 	f.StringVar(&s.LogFormat, "log-format", "console", "format of the log on stderr: `console|json`")
 	f.StringVar(&s.LogLevel, "log-level", "info", "level of the log: `debug|info|warn|error`")
 	s.defineOperate(f)
+	s.defineCluster(f)
 
 	for _, g := range settingGroups {
 		cmdline.MarkGroup(f, g.title, strings.Fields(g.flags)...)
@@ -239,6 +242,7 @@ func (s *Settings) check(source func(flag string) string) error {
 	all.Add(s.checkAuth(fault))
 	all.Add(s.checkOperate(fault))
 	all.Add(s.checkUsers(fault))
+	all.Add(s.checkCluster(fault))
 	s.Pool.MaxIdle = maxIdle(s.Pool.IdleTimeout)
 	if s.checkedByKeeper { // we may run as a user who may not examine the paths
 		return all.Err()

@@ -17,6 +17,7 @@ import (
 	"trl/internal/buildinfo"
 	"trl/internal/cmdline"
 	"trl/internal/config"
+	"trl/internal/member"
 	"trl/internal/statedir"
 	"trl/metrics"
 	"trl/pool"
@@ -41,7 +42,7 @@ const handoverTimeout = time.Second
 // gateway has the parts of a gateway process. Each part is made from those above it. One goroutine makes the gateway, waits, and ends it.
 //
 // It begins in this order: state dir (so that no other gateway uses it), signals, metrics, keeper (it must own every process from the
-// first), pool, web (it binds the port, so a port in use is noticed before any shell starts), recovery of what an earlier gateway left,
+// first), member of a cluster (if it is one: the pool claims names there), pool, web (it binds the port, so a port in use is noticed before any shell starts), recovery of what an earlier gateway left,
 // reaper. It ends in the reverse order: first the clients, so that nobody starts anything new and everybody hears why; then the reaper;
 // then the sessions; then the processes that are left. It releases the address and the lock last, so that no other gateway starts on a
 // state dir whose sessions are still ending.
@@ -60,6 +61,7 @@ type gateway struct {
 	keeperClient *client.Client // nil: single process
 	host         own.Keeper
 	endTraces    func()
+	member       *member.Member // nil: this is the only node
 	pool         *pool.Pool
 	server       *web.Server
 	serveEnded   chan error // receives the result of Serve
@@ -140,7 +142,13 @@ func (g *gateway) open(conn *os.File) (err error) {
 		return err
 	}
 	g.settings.Pool.BaseEnv = config.SessionEnv(g.settings.SessionUser)
-	g.pool = pool.New(g.settings.Pool, g.host, g.metrics, g.log)
+	if err := g.joinCluster(); err != nil {
+		return err
+	}
+	g.pool = pool.New(g.settings.PoolConfig(), g.host, g.metrics, g.log)
+	if g.member != nil {
+		g.member.Attach(g.pool)
+	}
 
 	g.settings.Web.Version = buildinfo.Version()
 	g.settings.Web.Capabilities = capabilities(g.settings, g.host)
@@ -232,6 +240,11 @@ func (g *gateway) begin(stdout io.Writer) error {
 	if g.keeperClient != nil { // otherwise this process forks itself
 		g.adjustGOMAXPROCS()
 	}
+	if g.member != nil {
+		if err := g.startMember(); err != nil {
+			return err
+		}
+	}
 	g.serveEnded = make(chan error, 1)
 	go func() { g.serveEnded <- g.server.Serve() }() // until Shutdown, or until the listener fails
 	g.pool.Recovered()                               // requests for a session that is being restored wait for it; the keeper waits for all of them before it regards this program as the gateway
@@ -248,7 +261,7 @@ func (g *gateway) begin(stdout io.Writer) error {
 	} else if err := g.keeperClient.Ready(); err != nil {
 		return err
 	}
-	g.reloader = follow(g.settings, g.pool, g.server, g.host, g.metrics, g.log)
+	g.reloader = follow(g.settings, g.pool, g.server, g.host, g.member, g.metrics, g.log)
 	g.addCleanup(func() error { g.reloader.close(); return nil })
 	if g.keeperClient != nil {
 		g.reloader.subscribe(g.keeperClient.Remember)
@@ -315,6 +328,9 @@ func (g *gateway) wait() error {
 			}
 			ctx, cancel := context.WithTimeout(context.Background(), handoverTimeout)
 			defer cancel()
+			if g.member != nil {
+				g.member.Leave(ctx)
+			}
 			_ = g.server.Shutdown(ctx) // clients that wait for an answer get an error
 			return cmdline.WithHint(errors.New("the keeper is gone, and every session with it"), "something killed it (kill -9, the OOM killer); start trl serve again")
 		}
@@ -358,6 +374,9 @@ func (g *gateway) shutDown() error {
 	g.reaper.Close()
 	if err := g.pool.Close(ctx); err != nil {
 		g.log.Warn().Err(err).Msg("sessions did not end in time and are killed")
+	}
+	if g.member != nil {
+		g.member.Leave(ctx)
 	}
 	took := time.Since(start)
 	g.settings.Web.Audit.Append(audit.Entry{Action: audit.ActionStop, Outcome: "ok", DurationMS: float64(took.Milliseconds())})

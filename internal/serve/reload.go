@@ -11,6 +11,7 @@ import (
 
 	"trl/internal/cmdline"
 	"trl/internal/config"
+	"trl/internal/member"
 	"trl/metrics"
 	"trl/pool"
 	"trl/runtime/own"
@@ -24,6 +25,7 @@ type configReloader struct {
 	pool    *pool.Pool
 	server  *web.Server
 	host    own.Keeper
+	member  *member.Member // nil: there is no cluster
 	metrics *metrics.Metrics
 	log     zerolog.Logger
 	watch   io.Closer // nil: there is no file, or no notice of its changes
@@ -35,8 +37,8 @@ type configReloader struct {
 }
 
 // follow makes a configReloader. If there is a file, its goroutine ends with close.
-func follow(s *config.Settings, sessions *pool.Pool, server *web.Server, processes own.Keeper, counts *metrics.Metrics, log zerolog.Logger) *configReloader {
-	f := &configReloader{pool: sessions, server: server, host: processes, metrics: counts, log: log, current: s, slot: make(chan struct{}, 1)}
+func follow(s *config.Settings, sessions *pool.Pool, server *web.Server, processes own.Keeper, node *member.Member, counts *metrics.Metrics, log zerolog.Logger) *configReloader {
+	f := &configReloader{pool: sessions, server: server, host: processes, member: node, metrics: counts, log: log, current: s, slot: make(chan struct{}, 1)}
 	if s.File == "" {
 		return f
 	}
@@ -160,7 +162,8 @@ func (f *configReloader) apply(next *config.Settings) (err error) {
 	if err := f.server.Reload(next.Web); err != nil {
 		return cmdline.WithHint(fmt.Errorf("%s: %w", next.Source("tls-cert"), err), "check tls_cert and tls_key")
 	}
-	f.pool.Configure(next.Pool)
+	f.pool.Configure(next.PoolConfig())
+	f.member.Configure(next)
 	level, _ := zerolog.ParseLevel(next.LogLevel) // check accepted the level
 	zerolog.SetGlobalLevel(level)
 	return nil

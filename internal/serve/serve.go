@@ -160,6 +160,8 @@ func hintListen(err error, s *config.Settings) error {
 		return cmdline.WithHint(err, "stop what listens there, or choose another --unix")
 	case config.IsPath(s.Web.AdminListen) && strings.HasPrefix(err.Error(), "listen on "+s.Web.AdminListen+": "):
 		return cmdline.WithHint(err, "stop what listens there, or choose another --admin-listen")
+	case s.Web.Link != "" && strings.HasPrefix(err.Error(), "listen tcp") && strings.Contains(err.Error(), " "+s.Web.Link+": "):
+		return cmdline.WithHint(err, "check --cluster-listen HOST:PORT; port 0 takes a free one")
 	case errors.Is(err, syscall.EADDRINUSE):
 		return cmdline.WithHint(err, "stop what listens there, or choose another --listen (port 0 takes a free one)")
 	case errors.Is(err, syscall.EACCES) && errors.As(err, &op):

@@ -24,7 +24,7 @@ func (p *Places) Check(who string, b Bounds) error {
 	of := here + b.Elsewhere
 	switch {
 	case p.Live >= b.All:
-		return atMost("max_sessions", b.All)
+		return atMost("max_sessions", max(0, b.All)) // below 0: this gateway makes none
 	case b.Here > 0 && here >= b.Here:
 		return atMost("max_sessions_per_principal", b.Here)
 	case b.Principal > 0 && of >= b.Principal:

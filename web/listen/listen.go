@@ -16,6 +16,7 @@ import (
 // outlive the latter.
 type Sockets struct {
 	HTTP, Metrics, Unix, Admin net.Listener // nil: not configured
+	Link                       net.Listener // for the other nodes of a cluster; nil: not configured
 	unlink                     []func()     // remove the names of Unix sockets; empty if another process does that
 }
 
@@ -25,6 +26,7 @@ const (
 	metricsSocket = "metrics"
 	unixSocket    = "unix"
 	adminSocket   = "admin"
+	linkSocket    = "link"
 )
 
 // Config says where a gateway listens and what protects it.
@@ -34,6 +36,7 @@ type Config struct {
 	Activated     []*os.File // sockets that systemd has bound; Bind uses them instead of binding
 	AdminListen   string     // a loopback address or a path, for profiles; empty: no profiles
 	MetricsListen string     // a listener only for /metrics, which needs no token there; empty: /metrics is on Listen
+	Link          string     // an address for links of other nodes; empty: none
 
 	AuthNone        bool   // no authentication; only on loopback
 	TLSCert, TLSKey string // files, which are read again when they change
@@ -82,6 +85,11 @@ func Bind(c Config) (_ *Sockets, err error) {
 	}
 	if s.HTTP == nil && s.Unix == nil {
 		return nil, errors.New("no address to listen on")
+	}
+	if c.Link != "" && s.Link == nil {
+		if s.Link, err = listenTCP(c.Link); err != nil {
+			return nil, err
+		}
 	}
 	if c.AdminListen != "" && s.Admin == nil {
 		if s.Admin, err = s.listenAdmin(c.AdminListen); err != nil {
@@ -167,7 +175,7 @@ func (s *Sockets) Files() (files []*os.File, err error) {
 			}
 		}
 	}()
-	for name, l := range map[string]net.Listener{httpSocket: s.HTTP, metricsSocket: s.Metrics, unixSocket: s.Unix, adminSocket: s.Admin} {
+	for name, l := range map[string]net.Listener{httpSocket: s.HTTP, metricsSocket: s.Metrics, unixSocket: s.Unix, adminSocket: s.Admin, linkSocket: s.Link} {
 		if l == nil {
 			continue
 		}
@@ -208,6 +216,8 @@ func Inherit(files []*os.File) (*Sockets, error) {
 			s.Unix = l
 		case adminSocket:
 			s.Admin = l
+		case linkSocket:
+			s.Link = l
 		default:
 			l.Close()
 		}
@@ -249,7 +259,7 @@ func (s *Sockets) Unlink() {
 // Close closes Sockets that no Server has taken. The process that bound them calls it after the last Server.
 func (s *Sockets) Close() {
 	s.Unlink()
-	for _, l := range []net.Listener{s.HTTP, s.Metrics, s.Unix, s.Admin} {
+	for _, l := range []net.Listener{s.HTTP, s.Metrics, s.Unix, s.Admin, s.Link} {
 		if l != nil {
 			l.Close()
 		}

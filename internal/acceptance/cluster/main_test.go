@@ -1,0 +1,73 @@
+package cluster
+
+import (
+	"crypto/rand"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"trl/internal/natsrig"
+	"trl/internal/rig"
+	"trl/internal/testkit"
+)
+
+func TestMain(m *testing.M) { rig.Main(m) }
+
+// nodes is a cluster on this machine.
+type nodes struct {
+	t      *testing.T
+	nats   *natsrig.Cluster
+	secret string
+}
+
+// newNodes starts servers of NATS and no node.
+func newNodes(t *testing.T, servers int) *nodes {
+	t.Helper()
+	n := &nodes{t: t, nats: natsrig.Start(t, servers), secret: filepath.Join(t.TempDir(), "secret")}
+	if err := os.WriteFile(n.secret, []byte(rand.Text()+rand.Text()), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	return n
+}
+
+// flags are those of a node.
+func (n *nodes) flags(name string, more ...string) []string {
+	return append([]string{"--cluster", strings.Join(n.nats.URLs(), ","), "--cluster-listen", "127.0.0.1:0", "--cluster-secret", n.secret, "--node", name}, more...)
+}
+
+// start starts a node.
+func (n *nodes) start(name string, more ...string) *rig.Server {
+	n.t.Helper()
+	return rig.Gateway(n.t, n.flags(name, more...)...)
+}
+
+// sees waits until a node knows these others, and nobody else but itself, and none of them is degraded.
+func sees(t *testing.T, g *rig.Server, names ...string) {
+	t.Helper()
+	c := g.Dial(t)
+	defer c.Close()
+	var got []string
+	defer func() {
+		if t.Failed() {
+			t.Logf("knows %q", got)
+		}
+	}()
+	testkit.Eventually(t, "the node knows "+strings.Join(names, ", "), func() bool {
+		got = got[:0]
+		answer := c.Call("system.nodes", nil)
+		for _, n := range answer.Objs("nodes") {
+			if n.Num("max_sessions") > 0 { // else it does not serve yet
+				got = append(got, n.Str("node"))
+			}
+		}
+		return strings.Join(got, " ") == strings.Join(names, " ") && !answer.Yes("degraded")
+	})
+}
+
+func epochOf(t *testing.T, g *rig.Server) string {
+	t.Helper()
+	c := g.Redial(t)
+	defer c.Close()
+	return c.Call("system.ping", nil).Str("epoch")
+}

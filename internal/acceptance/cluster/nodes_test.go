@@ -1,0 +1,131 @@
+package cluster
+
+import (
+	"context"
+	"io"
+	"net"
+	"net/http"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"testing"
+
+	"trl/internal/rig"
+	"trl/internal/testkit"
+)
+
+type object = rig.Object
+
+// A name belongs to one session of all nodes, whatever happens to gateways, until its node is gone.
+func TestNamesAreOfTheWholeCluster(t *testing.T) {
+	t.Parallel()
+	n := newNodes(t, 1)
+	a, err := rig.StartGateway(n.flags("a")...)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { a.Stop() }) // it was killed
+	b := n.start("b")
+	sees(t, a, "a", "b")
+	sees(t, b, "a", "b")
+	epoch := epochOf(t, a)
+
+	ac, bc := a.Dial(t), b.Dial(t)
+	id := ac.Call("session.create", object{"name": "work", "node": "a"}).Str("session_id")
+	taken := func() {
+		t.Helper()
+		f := bc.Try("session.create", object{"name": "work"})
+		if f.Code() != "SESSION_EXISTS" || f.Error.Details["session_id"] != id {
+			t.Errorf("a second session with the name: %+v", f.Error)
+		}
+	}
+	taken()
+	a.KillGateway(t)
+	if now := epochOf(t, a); now != epoch {
+		t.Errorf("epoch %s after the death of the gateway, was %s", now, epoch)
+	}
+	taken()
+	a.Upgrade(t)
+	if now := epochOf(t, a); now != epoch {
+		t.Errorf("epoch %s after an upgrade, was %s", now, epoch)
+	}
+	sees(t, b, "a", "b")
+	taken()
+
+	ac = a.Redial(t)
+	ac.Call("session.rename", object{"session_id": id, "name": "other"})
+	second := bc.Call("session.create", object{"name": "work", "node": "b"}).Str("session_id")
+	bc.Call("session.destroy", object{"session_id": second})
+	third := ac.Call("session.create", object{"name": "work", "node": "a"}).Str("session_id") // free as soon as the destroy was answered
+	if third == second {
+		t.Error("the ended session was found")
+	}
+
+	_ = syscall.Kill(a.Pid, syscall.SIGKILL) // the whole node: the gateway ends its sessions, or dies with the keeper
+	_ = syscall.Kill(a.GatewayPid(), syscall.SIGKILL)
+	testkit.Eventually(t, "the name is free again", func() bool {
+		return bc.Try("session.create", object{"name": "other", "if_exists": "return"}).OK
+	})
+	sees(t, b, "b")
+}
+
+// Without NATS everything goes on that needs no directory, and a node that starts meanwhile joins later.
+func TestNodesWithoutDirectory(t *testing.T) {
+	t.Parallel()
+	n := newNodes(t, 1)
+	a := n.start("a")
+	sees(t, a, "a")
+	c := a.Dial(t)
+	id := c.Session(object{"name": "before"})
+	n.nats.Servers[0].Kill()
+	testkit.Eventually(t, "the directory is degraded", func() bool { return c.Call("system.ping", nil).Yes("degraded") })
+	if page := a.Get(t, "/readyz?verbose"); !strings.Contains(page, "degraded") {
+		t.Errorf("/readyz?verbose: %s", page)
+	}
+	if page := a.Get(t, "/metrics"); !strings.Contains(page, "trl_directory_degraded 1") {
+		t.Error("trl_directory_degraded is not 1")
+	}
+	b := n.start("b") // alone
+	bc := b.Dial(t)
+	for _, c := range []*rig.Client{c, bc} {
+		rig.Expect(t, c.Run(c.Session(), "echo hi"), 0, "hi\n", "")
+	}
+	rig.Expect(t, c.Run(id, "echo hi"), 0, "hi\n", "")
+	waits := c.Begin("session.create", object{"name": "meanwhile"})
+	rig.Expect(t, c.Run(id, "echo hi"), 0, "hi\n", "") // it does not hold up the connection
+	if f := c.Answer(waits); f.Code() != "DIRECTORY_UNAVAILABLE" {
+		t.Errorf("a new name without the directory: %+v", f.Error)
+	}
+	n.nats.Servers[0].Start()
+	sees(t, a, "a", "b")
+	sees(t, b, "a", "b")
+	if f := bc.Try("session.create", object{"name": "before"}); f.Code() != "SESSION_EXISTS" {
+		t.Errorf("a second session with the name: %+v", f.Error)
+	}
+}
+
+// A gateway without --cluster has no goroutine of a cluster.
+func TestOneNodeRunsNothingOfACluster(t *testing.T) {
+	t.Parallel()
+	admin := filepath.Join(t.TempDir(), "admin")
+	g := rig.Gateway(t, "--admin-listen", admin)
+	c := g.Dial(t)
+	rig.Expect(t, c.Run(c.Session(object{"name": "x"}), "echo hi"), 0, "hi\n", "")
+	pages := &http.Client{Transport: &http.Transport{DisableKeepAlives: true, DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
+		return new(net.Dialer).DialContext(ctx, "unix", admin)
+	}}}
+	answer, err := pages.Get("http://localhost/debug/pprof/goroutine?debug=2")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer answer.Body.Close()
+	stacks, err := io.ReadAll(answer.Body)
+	if err != nil || !strings.Contains(string(stacks), "trl/web") {
+		t.Fatalf("no stacks: %v", err)
+	}
+	for _, of := range []string{"trl/cluster", "trl/internal/member", "nats"} {
+		if strings.Contains(string(stacks), of) {
+			t.Errorf("a goroutine of %s runs:\n%s", of, stacks)
+		}
+	}
+}

@@ -1,0 +1,209 @@
+package member
+
+import (
+	"context"
+	"errors"
+	"maps"
+	"slices"
+	"time"
+
+	"trl/cluster/directory"
+	"trl/cluster/link"
+	"trl/cluster/node"
+	"trl/cluster/placement"
+	"trl/pool/claims"
+	"trl/protocol"
+)
+
+// retryAfter is when a client may ask the directory again.
+const retryAfter = time.Second
+
+// fault makes an error for clients of an error of the directory.
+func fault(err error) error {
+	if err == nil {
+		return nil
+	}
+	if errors.Is(err, directory.ErrUnavailable) || errors.Is(err, context.DeadlineExceeded) {
+		return protocol.Errorf(protocol.DirectoryUnavailable, "the cluster's directory does not answer").With("retry_after_ms", retryAfter.Milliseconds())
+	}
+	return err
+}
+
+// The methods of rpc.Nodes; Dial is in member.go.
+
+// Self returns this node.
+func (b *Member) Self() protocol.Node {
+	n, _ := b.directory.Node(b.self.Epoch) // the directory never forgets its own node
+	return b.toProtocol(n)
+}
+
+// All returns all known nodes, by name.
+func (b *Member) All() (all []protocol.Node) {
+	for _, n := range b.directory.Nodes() {
+		all = append(all, b.toProtocol(n))
+	}
+	return all
+}
+
+// Find returns the node with an epoch.
+func (b *Member) Find(epoch string) (protocol.Node, bool) {
+	n, ok := b.directory.Node(epoch)
+	if !ok {
+		return protocol.Node{}, false
+	}
+	return b.toProtocol(n), true
+}
+
+func (b *Member) toProtocol(n *node.Node) protocol.Node {
+	p := protocol.Node{
+		Node: n.Name, Epoch: n.Epoch, URL: n.PublicURL, Zone: n.Zone, Labels: n.Labels, Version: n.Version,
+		ActiveSessions: n.Live, MaxSessions: n.Max, Load: n.Load, Draining: n.Draining, Self: n.Epoch == b.self.Epoch,
+	}
+	if gone := b.dialer.Unreachable(link.Node{Name: n.Name, Epoch: n.Epoch}); gone != nil {
+		p.Unreachable = gone.Cause.Error()
+	}
+	return p
+}
+
+// FindName returns the id of the session that has a principal's name, or "".
+func (b *Member) FindName(ctx context.Context, principal, name string) (string, error) {
+	return b.known(b.directory.FindName(ctx, principal, name))
+}
+
+// FindKey does the same with the request key of a session.create.
+func (b *Member) FindKey(ctx context.Context, principal, key string) (string, error) {
+	return b.known(b.directory.FindKey(ctx, principal, key))
+}
+
+// known returns the session of a claim whose node is known.
+func (b *Member) known(c directory.Claim, found bool, err error) (string, error) {
+	if err != nil {
+		return "", fault(err)
+	}
+	if _, ok := b.directory.Node(c.Epoch); !found || !ok {
+		return "", nil
+	}
+	return c.Session, nil
+}
+
+// Place returns the epochs of the nodes to ask for a new session, the best one first.
+func (b *Member) Place(where map[string]string, name string) ([]string, error) {
+	nodes := b.directory.Nodes()
+	if name != "" {
+		nodes = slices.DeleteFunc(slices.Clone(nodes), func(n *node.Node) bool { return n.Name != name })
+		if len(nodes) == 0 {
+			return nil, protocol.InvalidParam("node", "there is no node %q", name).With("nodes", b.names())
+		}
+	}
+	q := placement.Request{Where: where, Own: b.self.Epoch}
+	order := placement.Order(nodes, q, newRandom())
+	if len(order) == 0 {
+		return nil, b.noPlace(nodes, q)
+	}
+	b.directory.Placed(order[0].Epoch)
+	var epochs []string
+	for _, n := range order {
+		epochs = append(epochs, n.Epoch)
+	}
+	return epochs, nil
+}
+
+func (b *Member) names() (names []string) {
+	for _, n := range b.directory.Nodes() {
+		names = append(names, n.Name)
+	}
+	return slices.Compact(names)
+}
+
+// noPlace says why none of the nodes takes a session: details.nodes has the reason of each.
+func (b *Member) noPlace(nodes []*node.Node, q placement.Request) error {
+	why, count := map[string]string{}, map[string]int{}
+	for _, n := range nodes {
+		why[n.Name] = placement.Why(n, q)
+		count[why[n.Name]]++
+	}
+	switch {
+	case count[placement.Full] > 0:
+		return protocol.Errorf(protocol.MaxSessionsReached, "no node has room for another session").With("nodes", why)
+	case count[placement.Draining] > 0:
+		return protocol.Errorf(protocol.ShuttingDown, "the nodes that could have the session are being drained").With("nodes", why)
+	}
+	return protocol.InvalidParam("where", "no node has these labels").With("nodes", b.names())
+}
+
+// Presence returns the epochs of the other nodes where a principal has sessions. If the directory does not answer, it returns all others.
+func (b *Member) Presence(ctx context.Context, principal string) (epochs []string) {
+	live, err := b.directory.Presence(ctx, principal)
+	if err != nil {
+		for _, n := range b.directory.Nodes() {
+			if n.Epoch != b.self.Epoch {
+				epochs = append(epochs, n.Epoch)
+			}
+		}
+		return epochs
+	}
+	delete(live, b.self.Epoch)
+	return slices.Sorted(maps.Keys(live))
+}
+
+// Degraded reports whether the directory does not work now.
+func (b *Member) Degraded() bool {
+	degraded, _ := b.directory.Degraded()
+	return degraded
+}
+
+// Directory returns the member's directory for the pool.
+func (b *Member) Directory() claims.Directory { return forPool{b} }
+
+// forPool is the directory as the pool uses it.
+type forPool struct{ b *Member }
+
+func (p forPool) ClaimName(ctx context.Context, principal, name, session string) (string, error) {
+	c, err := p.b.directory.ClaimName(ctx, principal, name, session)
+	return c.Session, fault(err)
+}
+
+func (p forPool) ClaimKey(ctx context.Context, principal, key, session string) (string, error) {
+	c, err := p.b.directory.ClaimKey(ctx, principal, key, session)
+	return c.Session, fault(err)
+}
+
+// An error of a release needs no answer: the directory frees the key later.
+func (p forPool) ReleaseName(ctx context.Context, principal, name, session string) {
+	_ = p.b.directory.ReleaseName(ctx, principal, name, session)
+}
+
+func (p forPool) ReleaseKey(ctx context.Context, principal, key, session string) {
+	_ = p.b.directory.ReleaseKey(ctx, principal, key, session)
+}
+
+// presenceWait is how long a session.create waits for the number of its principal's sessions on other nodes.
+const presenceWait = 500 * time.Millisecond
+
+func (p forPool) LiveElsewhere(principal string) (n int) {
+	if p.b.Degraded() {
+		return 0
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), presenceWait)
+	defer cancel()
+	live, err := p.b.directory.Presence(ctx, principal)
+	if err != nil {
+		return 0
+	}
+	for epoch, of := range live {
+		if epoch != p.b.self.Epoch {
+			n += of
+		}
+	}
+	return n
+}
+
+func (p forPool) SetLive(principal string, live int) { p.b.directory.SetLive(principal, live) }
+
+func (p forPool) Rebuild(names []claims.Name, live map[string]int) {
+	o := directory.Owned{Live: live}
+	for _, n := range names {
+		o.Names = append(o.Names, directory.OwnedName(n))
+	}
+	p.b.directory.Note(o)
+}
