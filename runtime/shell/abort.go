@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"trl/runtime/procfs"
+	"trl/runtime/snapshot"
 )
 
 const (
@@ -104,7 +105,7 @@ func (r *run) hasAbortTrap() bool {
 	if k.SnapshotHasTrap == nil {
 		return r.s.mayTrapAbort
 	}
-	script, current := r.s.state.script(k, nil)
+	script, current := r.s.state.Script(k, snapshot.Alive)
 	return k.SnapshotHasTrap.Match(script) || r.s.mayTrapAbort && !current
 }
 

@@ -13,6 +13,7 @@ import (
 	"trl/runtime/journal"
 	"trl/runtime/own"
 	"trl/runtime/saved"
+	"trl/runtime/snapshot"
 	"trl/runtime/stream"
 )
 
@@ -48,7 +49,7 @@ func (s *Shell) saveReplaced(after *saved.Replaced) {
 		return
 	}
 	s.mu.Lock()
-	r := saved.Shell{Dir: s.cfg.Dir, Env: s.cfg.Env, Seq: s.seq, Trap: s.mayTrapAbort, Funcs: s.mayHaveFunctions.Load(), State: s.state.held, LeftScopes: s.leftScopesLocked()}
+	r := saved.Shell{Dir: s.cfg.Dir, Env: s.cfg.Env, Seq: s.seq, Trap: s.mayTrapAbort, Funcs: s.mayHaveFunctions.Load(), State: s.state.Held(), LeftScopes: s.leftScopesLocked()}
 	if p := s.p; p != nil {
 		r.Pid, r.Scope, r.Held = p.child.Pid(), p.scope.Number(), p.held
 	}
@@ -111,7 +112,7 @@ func (a *Adoption) OpenEnded(c ShellConfig) *Shell {
 	a.UseLogs(a.shell.streamLogs)
 	a.shell.group = a.from.Group
 	a.shell.closing.Store(true)
-	a.shell.state = &state{fd: [2]int{-1, -1}, exit: -1, sessionLog: a.SessionLog}
+	a.shell.state = snapshot.OnlyLog(a.SessionLog)
 	a.shell.turn <- struct{}{}
 	return a.shell
 }
@@ -145,7 +146,7 @@ func (a *Adoption) OpenForReset(c ShellConfig, r saved.Shell) (*Shell, error) {
 	if len(r.State) != 4 {
 		return nil, ErrShellGone
 	}
-	s.state = restoreState(r.State, a.Take(r.State[0]), a.Take(r.State[1]), a.Take(r.State[2]), a.SessionLog)
+	s.state = snapshot.Restore(r.State, a.Take(r.State[0]), a.Take(r.State[1]), a.Take(r.State[2]), a.SessionLog)
 	return s, nil
 }
 
@@ -242,15 +243,15 @@ func (a *Adoption) Resume(c *Command, r saved.Command, began time.Time) error {
 	}
 	c.eof = c.stdin != nil && c.stdin.Complete()
 	if r.Replaced != nil {
-		a.shell.state.restoreEnded(r)
+		a.shell.state.RestoreEnded(r)
 	} else {
-		a.shell.state.restoreRunning(r)
+		a.shell.state.RestoreRunning(r)
 	}
 	return nil
 }
 
 // LastEnded restores what the entry of the last ended command says about the snapshots. It is for a shell that runs no command.
-func (a *Adoption) LastEnded(r saved.Command) { a.shell.state.restoreEnded(r) }
+func (a *Adoption) LastEnded(r saved.Command) { a.shell.state.RestoreEnded(r) }
 
 // RestoreStdin restores the stdin of a command that waits for its turn.
 func (a *Adoption) RestoreStdin(c *Command, stdin []stream.HeldFile) {

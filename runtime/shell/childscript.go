@@ -3,12 +3,12 @@ package shell
 import (
 	"fmt"
 	"slices"
-	"strconv"
 	"time"
 
 	"trl/runtime/dialect"
 	"trl/runtime/procfs"
 	"trl/runtime/slowfs"
+	"trl/runtime/snapshot"
 	"trl/runtime/stream"
 )
 
@@ -80,20 +80,15 @@ func (s *Shell) enterableDir(sp *shellProc, cfg ShellConfig, state string, here 
 // missing. hold puts the state into a file. While a command runs, the state is the one before that command.
 func (s *Shell) stateScript(sp *shellProc, free bool, hold func([]byte) (int, error)) (script string, lost []string, err error) {
 	if free && !sp.dead() {
-		if s.state.wanted() {
+		if s.state.Wanted() {
 			s.snapshot(sp)
 		}
-		if s.state.pending() { // the snapshot is whole when the shell reports
-			s.seq++
-			end := time.Now().Add(bootTimeout)
-			sp.sendBy(end, sp.report(sp.dialect.ReportCall, strconv.Itoa(s.seq)))
-			sp.awaitVerb('e', strconv.Itoa(s.seq), end)
-		}
+		s.awaitSnapshot(sp)
 	}
-	for end := time.Now().Add(abortTimeout); !free && s.state.pending() && time.Now().Before(end) && !sp.dead(); {
+	for end := time.Now().Add(abortTimeout); !free && s.state.Pending() && time.Now().Before(end) && !sp.dead(); {
 		time.Sleep(time.Millisecond) // the shell may not have read the running command yet, and writes the snapshot before it
 	}
-	state, current := s.savedState(sp.dialect, nil)
+	state, current := s.savedState(sp.dialect, snapshot.Alive)
 	if !current {
 		lost = slices.Clone(allState)
 		if !sp.dead() { // CdBack changes to the shell's directory

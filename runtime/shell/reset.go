@@ -22,7 +22,7 @@ func (s *Shell) Reset(ctx context.Context, dir string, env []string) error {
 	if err := s.endProcesses(ctx); err != nil {
 		return err
 	}
-	s.state.forget()
+	s.state.Forget()
 	s.mayTrapAbort, s.restorePostponed = false, false
 	s.mayHaveFunctions.Store(false)
 	group, err := s.b.Keeper.Group(s.cfg.ID)
@@ -148,9 +148,9 @@ func (s *Shell) dispose() {
 		_ = s.group.Close(context.Background())
 	}
 	if s.state != nil {
-		s.state.close()
-		if s.group != nil && len(s.state.held) > heldSessionLog {
-			s.group.Drop(s.state.held[:heldSessionLog]...)
+		s.state.Close()
+		if held := s.state.HeldFiles(); s.group != nil && held != nil {
+			s.group.Drop(held...)
 		}
 	}
 	s.closePipes()
@@ -166,7 +166,7 @@ func (s *Shell) dispose() {
 func (s *Shell) Forget() {
 	s.streamLogs.Close()
 	if s.state != nil {
-		s.state.sessionLog.Close()
+		s.state.SessionLog().Close()
 	}
 	if group := s.currentGroup(); group != nil {
 		group.DropAll()

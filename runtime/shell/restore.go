@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"errors"
 	"slices"
+	"strconv"
 	"strings"
 	"syscall"
 	"time"
@@ -24,10 +25,11 @@ import (
 const (
 	causeExited = "exited" // its EXIT trap reported: exit, set -e
 	causeKilled = "killed" // it ended without a report
+	causeMoved  = "moved"  // TakeState ended it, to start one with the state of another shell
 )
 
 // RestoreCauses has all causes.
-var RestoreCauses = []string{causeExited, causeKilled}
+var RestoreCauses = []string{causeExited, causeKilled, causeMoved}
 
 // snapshotAge is how old the last snapshot may get while brief commands follow each other without a pause.
 const snapshotAge = 250 * time.Millisecond
@@ -51,7 +53,7 @@ func (s *Shell) countSnapshot(k *dialect.Dialect) {
 	if s.snapshotsPaid.Before(saved) {
 		s.snapshotsPaid = saved
 	}
-	s.snapshotsPaid = s.snapshotsPaid.Add(snapshotShare * (k.SnapshotCost + time.Duration(s.state.size())*costPerByte))
+	s.snapshotsPaid = s.snapshotsPaid.Add(snapshotShare * (k.SnapshotCost + time.Duration(s.state.Size())*costPerByte))
 }
 
 // snapshotFirst tells whether to take a snapshot before a command, because the command may end the shell, or because a process may
@@ -77,9 +79,9 @@ func (s *Shell) SnapshotIfDue() time.Duration {
 	}
 	defer func() { s.turn <- struct{}{} }()
 	s.removeEmptyScopes()
-	s.state.forgetLast()
+	s.state.ForgetLast()
 	p := s.proc()
-	if p == nil || s.restorePostponed || s.closing.Load() || !s.state.wanted() {
+	if p == nil || s.restorePostponed || s.closing.Load() || !s.state.Wanted() {
 		return 0
 	}
 	if wait := s.snapshotDelay(); wait > 0 {
@@ -95,12 +97,22 @@ func (s *Shell) SnapshotIfDue() time.Duration {
 // snapshot requests a snapshot, unless the file may become larger than the shell's `ulimit -f`, which would end the shell.
 func (s *Shell) snapshot(p *shellProc) {
 	most, known := procfs.SoftLimit(p.child.Pid(), unix.RLIMIT_FSIZE, "Max file size")
-	if s.snapshotTried = time.Now(); known && most < uint64(max(2*s.state.size(), minSnapshotRoom)) {
-		s.state.skipSnapshot()
+	if s.snapshotTried = time.Now(); known && most < uint64(max(2*s.state.Size(), minSnapshotRoom)) {
+		s.state.Skip()
 		return
 	}
 	s.countSnapshot(p.dialect)
-	s.state.ask(p)
+	s.state.Ask(p.dialect, func(line string) bool { return p.sendBy(time.Now().Add(abortTimeout), line) })
+}
+
+// awaitSnapshot waits until the shell has written the snapshot that was requested last. It is whole when the shell reports after it.
+func (s *Shell) awaitSnapshot(p *shellProc) {
+	if s.state.Pending() {
+		s.seq++
+		end := time.Now().Add(bootTimeout)
+		p.sendBy(end, p.report(p.dialect.ReportCall, strconv.Itoa(s.seq)))
+		p.awaitVerb('e', strconv.Itoa(s.seq), end)
+	}
 }
 
 // minSnapshotRoom is more than the size of a plain shell's snapshot.
@@ -114,8 +126,8 @@ const onecmd = "\nset -o onecmd\n"
 
 // savedState returns the script that gives a fresh shell the state of the last snapshot, nil if there is none. current tells whether
 // the snapshot has the effects of every command that has ended.
-func (s *Shell) savedState(k *dialect.Dialect, dead *shellProc) (script []byte, current bool) {
-	script, current = s.state.script(k, dead)
+func (s *Shell) savedState(k *dialect.Dialect, dead int) (script []byte, current bool) {
+	script, current = s.state.Script(k, dead)
 	if script == nil {
 		return nil, current
 	}
@@ -127,7 +139,7 @@ func (s *Shell) savedState(k *dialect.Dialect, dead *shellProc) (script []byte, 
 // restoreScript returns the script that gives the next process the state of dead, and the names of what is lost. It turns off options
 // that would end the next process, too.
 func (s *Shell) restoreScript(dead *shellProc) (script []byte, lost []string) {
-	script, current := s.savedState(dead.dialect, dead)
+	script, current := s.savedState(dead.dialect, dead.held[heldCtlW])
 	if dead.control.Exit != nil && *dead.control.Exit != 0 {
 		for _, opt := range []string{"errexit", "nounset"} {
 			if strings.Contains(string(script), "set -o "+opt+"\n") {
@@ -142,7 +154,7 @@ func (s *Shell) restoreScript(dead *shellProc) (script []byte, lost []string) {
 		script[at+len("\nset ")] = '+'
 		lost = append(lost, "onecmd")
 	}
-	if !current || dead.control.ExitIsWhole && !s.state.exited(dead) {
+	if !current || dead.control.ExitIsWhole && !s.state.Exited(dead.held[heldCtlW]) {
 		lost = Union(lost, allState)
 	} else if !dead.dialect.ListsFunctions && s.mayHaveFunctions.Load() {
 		lost = append(lost, "functions")
@@ -164,7 +176,10 @@ func (s *Shell) restoreShell(dead *shellProc, after *saved.Replaced, timeout tim
 		}
 	}
 	cause := causeKilled
-	if dead.control.Exit != nil {
+	switch {
+	case s.takesState:
+		cause = causeMoved
+	case dead.control.Exit != nil:
 		cause = causeExited
 	}
 	script, lost := s.restoreScript(dead)
@@ -183,7 +198,7 @@ func (s *Shell) restoreShell(dead *shellProc, after *saved.Replaced, timeout tim
 			return err
 		}
 		lost, script = slices.Clone(allState), nil
-		s.state.forget()
+		s.state.Forget()
 	}
 	switch {
 	case err != nil || script == nil:
@@ -209,7 +224,7 @@ func (s *Shell) restoreShell(dead *shellProc, after *saved.Replaced, timeout tim
 	}
 	dead.release()
 	s.currentGroup().Drop(dead.held...)
-	s.state.restored()
+	s.state.Restored()
 	s.mayTrapAbort = false
 	s.b.Metrics.ShellRestores.WithLabelValues(cause).Inc()
 	if p != nil {

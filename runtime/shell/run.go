@@ -186,7 +186,7 @@ func (r *run) start() error {
 			rec.Stdin = r.stdin.Files()
 		}
 		rec.Before = stream.ToHeldFiles(r.beforeHeld, r.beforeFD)
-		rec.Snapshot, rec.Current = s.state.askedFor()
+		rec.Snapshot, rec.Current = s.state.AskedFor()
 		r.saved = rec
 		r.writeEntry()
 	}
@@ -488,7 +488,7 @@ func (r *run) finish() Outcome {
 		}
 	}
 	if !o.Died || after != "" && !o.Postponed { // otherwise restoreShell has started another shell and requested its snapshot
-		s.state.commandEnded()
+		s.state.CommandEnded()
 	}
 	o.Dir = s.Dir()
 	switch {

@@ -26,6 +26,7 @@ import (
 	"trl/runtime/saved"
 	"trl/runtime/sessionlog"
 	"trl/runtime/slowfs"
+	"trl/runtime/snapshot"
 	"trl/runtime/stream"
 )
 
@@ -50,7 +51,7 @@ type Base struct {
 // Revive and Reset; any goroutine may call the other methods. Close ends the shell, also during a Run.
 type Shell struct {
 	b     *Base
-	state *state
+	state *snapshot.Files
 	turn  chan struct{} // holds one element while nobody has the shell's turn
 
 	streamLogs *stream.Logs // open until Forget
@@ -79,6 +80,7 @@ type Shell struct {
 	knowledge
 
 	restorePostponed bool // the shell is dead, and a resource is missing to start another, see restoreShell
+	takesState       bool // TakeState has ended the shell
 }
 
 // leftovers are the scopes and Copiers of processes that ended commands left running.
@@ -160,16 +162,16 @@ func (s *Shell) openGroup() (err error) {
 
 // makeChannels makes what the shell and the gateway need before boot. It runs while the keeper starts the shell.
 func (s *Shell) makeChannels(p *shellProc, g own.KeptGroup) (err error) {
-	if s.state, err = newState(); err != nil {
+	if s.state, err = snapshot.New(); err != nil {
 		return err
 	}
-	made, numbers, err := g.MakeChannels(slices.Concat(stateFiles, channels), s.state.sessionLog.Fd(), p.script)
+	made, numbers, err := g.MakeChannels(slices.Concat(snapshot.Kinds, channels), s.state.SessionLog().Fd(), p.script)
 	if err != nil {
 		return fmt.Errorf("control pipe: %w", err)
 	}
-	s.state.setFiles(made[:len(stateFiles)], numbers[0])
-	s.streamLogs.SetSessionLog(s.state.sessionLog, numbers[0])
-	p.setChannels(g, made[len(stateFiles):], numbers[1])
+	s.state.SetFiles(made[:len(snapshot.Kinds)], numbers[0])
+	s.streamLogs.SetSessionLog(s.state.SessionLog(), numbers[0])
+	p.setChannels(g, made[len(snapshot.Kinds):], numbers[1])
 	return s.makePoller()
 }
 
@@ -380,7 +382,7 @@ func (s *Shell) Run(c *Command) Outcome {
 		if p = s.proc(); p == nil || s.closing.Load() {
 			break
 		}
-		if c.resumed == nil && s.state.wanted() && s.snapshotFirst(c.Text) {
+		if c.resumed == nil && s.state.Wanted() && s.snapshotFirst(c.Text) {
 			s.snapshot(p) // the shell writes it before the command, because lines keep their order
 		}
 		var o Outcome
@@ -392,7 +394,7 @@ func (s *Shell) Run(c *Command) Outcome {
 			continue
 		}
 		if try > 0 { // the restored state may be what ends the shell
-			s.state.forget()
+			s.state.Forget()
 			lost = Union(lost, allState)
 		}
 		var after saved.Replaced
@@ -546,6 +548,6 @@ func (s *Shell) Memory() int64 {
 func (s *Shell) CloseLogs() { s.streamLogs.CloseSessionLog(s.currentGroup()) }
 
 // SessionLog returns the log in which the session's owner writes entries for the next gateway.
-func (s *Shell) SessionLog() *sessionlog.Log { return s.state.sessionLog }
+func (s *Shell) SessionLog() *sessionlog.Log { return s.state.SessionLog() }
 
 func signalName(s syscall.Signal) string { return protocol.SignalName(s) }

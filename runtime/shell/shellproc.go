@@ -173,7 +173,7 @@ func (s *Shell) boot(p *shellProc, group own.KeptGroup, state []byte) error {
 		text = "\\printf 'e boot 0\\n' >@P@/@C@\n" + text
 	}
 	text = strings.NewReplacer("@P@", group.Dir(), "@C@", strconv.Itoa(p.held[heldCtlW]),
-		"@X@", strconv.Itoa(s.state.held[heldExit]), "@E@", dialect.EndMark).Replace(text)
+		"@X@", strconv.Itoa(s.state.HeldExit()), "@E@", dialect.EndMark).Replace(text)
 	boot, done, err := shareText(group, []byte(text))
 	if err != nil {
 		return err

@@ -10,6 +10,7 @@ import (
 
 	"trl/protocol"
 	"trl/runtime/procfs"
+	"trl/runtime/snapshot"
 )
 
 // signalRequest is a client's request to send a signal, with a channel for the result.
@@ -109,7 +110,7 @@ func (r *run) hasTrap(sig syscall.Signal) bool {
 	if strings.Contains(strings.ToLower(r.c.Text), "trap") && set.MatchString(unquoted(r.c.Text)) {
 		return true
 	}
-	script, _ := r.s.state.script(k, nil)
+	script, _ := r.s.state.Script(k, snapshot.Alive)
 	return regexp.MustCompile(`(?m)' (SIG)?` + name + `$|^TRAP` + name + ` \(\)`).Match(script)
 }
 

@@ -75,7 +75,7 @@ func TestPipeThatIsHeld(t *testing.T) {
 func TestShellThatHoldsItsPipe(t *testing.T) {
 	eachShell(t, func(t *testing.T, s *session) {
 		s.run("X=kept")
-		testkit.Eventually(t, "the shell has said what its state is", func() bool { s.SnapshotIfDue(); return !s.state.wanted() && !s.state.pending() })
+		testkit.Eventually(t, "the shell has said what its state is", func() bool { s.SnapshotIfDue(); return !s.state.Wanted() && !s.state.Pending() })
 		c := NewCommand("exec " + testkit.TestBinary + " awkward hold-full /proc/self/fd/1")
 		done := s.start(c)
 		s.heldUp(func() {})

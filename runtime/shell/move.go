@@ -1,0 +1,54 @@
+package shell
+
+import (
+	"slices"
+	"syscall"
+
+	"trl/runtime/saved"
+)
+
+// The state of a shell can go on in the shell of another gateway: State tells it, and TakeState gives it to the other one.
+
+// State returns the shell's state for TakeState of a fresh shell of the same kind, and names the parts of it that are missing. A nil state is that of a
+// fresh shell. It waits until the shell has answered, within the bounds of a snapshot. The caller makes sure that no Run goes on.
+func (s *Shell) State() (state []byte, lost []string, err error) {
+	<-s.turn
+	defer func() { s.turn <- struct{}{} }()
+	p := s.proc()
+	if p == nil || s.closing.Load() || p.dead() {
+		return nil, nil, ErrShellGone
+	}
+	if s.state.Wanted() {
+		s.snapshot(p)
+	}
+	s.awaitSnapshot(p)
+	state, current := s.state.Newest()
+	switch {
+	case !current:
+		lost = slices.Clone(allState)
+	case !p.dialect.ListsFunctions && s.mayHaveFunctions.Load():
+		lost = []string{"functions"}
+	}
+	return state, lost, nil
+}
+
+// TakeState replaces the shell by one with the state that State of another shell has returned, and names what the new one lacks of it. After an error the
+// shell is of no use. The caller makes sure that no Run goes on.
+func (s *Shell) TakeState(state []byte) (lost []string, err error) {
+	if state == nil {
+		return nil, nil
+	}
+	<-s.turn
+	defer func() { s.turn <- struct{}{} }()
+	p := s.proc()
+	if p == nil || s.closing.Load() {
+		return nil, ErrShellGone
+	}
+	s.takesState = true
+	defer func() { s.takesState = false }()
+	_ = p.child.Signal(syscall.SIGKILL)
+	s.state.Load(state)
+	var after saved.Replaced
+	err = s.restoreShell(p, &after, scarceTimeout)
+	return after.Lost, err
+}
