@@ -139,6 +139,10 @@ bench-clients: build ## a command over each client, beside a bare WebSocket echo
 bench-plots: ## make the pictures and tables of docs/PERFORMANCE.md from docs/figures
 	$(BENCH_RUN) plots -out $(FIGURES) $(ARGS)
 
+cluster: build ## three nats-servers and three nodes on this machine, to try a cluster; Ctrl-C ends them
+	cd cluster/natsserver && CGO_ENABLED=0 go build -buildvcs=false -o '$(CURDIR)/bin/nats-server' github.com/nats-io/nats-server/v2
+	exec deploy/cluster.sh
+
 cluster-sim: ## simulate 10 to 1,000 nodes with real nats-servers, for docs/cluster-scale.md (10 minutes); ARGS='-nodes 10,100'
 	go test -tags soak -count 1 -timeout 1h -run 'TestScale$$' -v ./cluster/directory -args -nodes 10,30,100,300,1000 -out '$(abspath $(FIGURES))' $(ARGS)
 	$(BENCH_RUN) plots -out $(FIGURES)
@@ -189,4 +193,4 @@ release-check: ## a trial release for amd64, built twice in two places: the same
 clean: ## remove build results
 	rm -rf bin dist
 
-.PHONY: cluster-sim clients clients-python clients-typescript documents release release-check deploy otel help generate screenshots build arm64 amd64 run check quick near deps test race fmt lint audit fuzz fuzz-smoke bench bench-scale bench-agent bench-comeback bench-kept bench-clients bench-plots bench-go soak test-soak soak-crash soak-once once contract clean
+.PHONY: cluster cluster-sim clients clients-python clients-typescript documents release release-check deploy otel help generate screenshots build arm64 amd64 run check quick near deps test race fmt lint audit fuzz fuzz-smoke bench bench-scale bench-agent bench-comeback bench-kept bench-clients bench-plots bench-go soak test-soak soak-crash soak-once once contract clean

@@ -39,7 +39,9 @@ type SessionOptions struct {
 	OnDisconnect   string            // when this connection is gone: "keep" (the default) or "destroy"
 	Limits         *protocol.Limits
 	Labels         map[string]string
-	Record         string // "off", "terminals", "execs" or "all"
+	Record         string            // "off", "terminals", "execs" or "all"
+	Node           string            // the node of a cluster that is to make it; "": any
+	Where          map[string]string // labels that this node must have
 }
 
 // CreateSession makes a session.
@@ -49,7 +51,8 @@ func (c *Client) CreateSession(ctx context.Context, o *SessionOptions) (*Session
 	}
 	q := protocol.SessionCreate{
 		Name: o.Name, WorkingDir: o.Cwd, Env: environment(o.Env, nil), Shell: o.Shell, Timeout: seconds(o.CommandTimeout), IdleTimeout: seconds(o.IdleTimeout),
-		IfExists: o.IfExists, OnDisconnect: o.OnDisconnect, Limits: o.Limits, Labels: o.Labels, Record: o.Record, RequestKey: rand.Text(),
+		IfExists: o.IfExists, OnDisconnect: o.OnDisconnect, Limits: o.Limits, Labels: o.Labels, Record: o.Record, Node: o.Node, Where: o.Where,
+		RequestKey: rand.Text(),
 	}
 	var made protocol.Session
 	if err := c.Call(ctx, "session.create", q, &made); err != nil {

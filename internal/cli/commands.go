@@ -10,7 +10,7 @@ func WorkCommands() []*cobra.Command {
 
 // ListCommands returns the commands that list and show things.
 func ListCommands() []*cobra.Command {
-	return []*cobra.Command{newList(), newInfo(), newProcesses(), newHistory(), newLogs(), newStats()}
+	return []*cobra.Command{newList(), newInfo(), newProcesses(), newHistory(), newLogs(), newStats(), newNodes()}
 }
 
 // SharingCommands returns the commands for share links and recordings.

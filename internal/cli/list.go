@@ -31,7 +31,12 @@ func newList() *cobra.Command {
 			if err := t.call(cmd.Context(), "session.list", q, &raw); err != nil {
 				return err
 			}
-			return printAnswer(cmd, t, raw, func(all protocol.Sessions) table { return sessionTable(all, q.All || q.Owner != "") })
+			return printAnswer(cmd, t, raw, func(all protocol.Sessions) table {
+				if len(all.Partial) > 0 {
+					fmt.Fprintf(cmd.ErrOrStderr(), "trl: no answer from %s; the list may lack sessions\n", strings.Join(all.Partial, ", "))
+				}
+				return sessionTable(all, q.All || q.Owner != "")
+			})
 		},
 	}
 	t = connection(cmd)
@@ -43,11 +48,15 @@ func newList() *cobra.Command {
 	return cmd
 }
 
-// sessionTable has a column for the owner if the sessions of others are listed.
+// sessionTable has a column for the owner if the sessions of others are listed, and one for the node in a cluster.
 func sessionTable(all protocol.Sessions, others bool) table {
 	t := table{header: []string{"SESSION", "NAME", "STATE", "ACTIVE", "DIRECTORY", "COMMAND"}}
 	if others {
 		t.header = slices.Insert(t.header, 1, "OWNER")
+	}
+	clustered := slices.ContainsFunc(all.Sessions, func(s protocol.SessionInfo) bool { return s.Node != "" })
+	if clustered {
+		t.header = append(t.header, "NODE")
 	}
 	for _, s := range all.Sessions {
 		doing := ""
@@ -62,6 +71,9 @@ func sessionTable(all protocol.Sessions, others bool) table {
 		row := []string{s.SessionID, dashIfEmpty(s.Name), s.State, formatAge(s.LastActiveAt), s.WorkingDir, dashIfEmpty(doing)}
 		if others {
 			row = slices.Insert(row, 1, s.Owner)
+		}
+		if clustered {
+			row = append(row, s.Node)
 		}
 		t.add(row...)
 	}

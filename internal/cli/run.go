@@ -1,6 +1,7 @@
 package cli
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -24,6 +25,8 @@ import (
 type runFlags struct {
 	*target
 	session cmdline.NonEmpty
+	node    string
+	where   map[string]string
 	timeout time.Duration
 	cwd     string
 	env     []string
@@ -62,6 +65,8 @@ func (f *runFlags) addTo(cmd *cobra.Command, t *target, usage string) {
 	cmd.Flags().SetInterspersed(false) // the words after the command are its arguments
 	cmd.Flags().VarP(&f.session, "session", "s", usage)
 	_ = cmd.RegisterFlagCompletionFunc("session", completeSessions(t))
+	cmd.Flags().StringVar(&f.node, "node", "", "if the session has to be made: on this `node` of the cluster (see trl nodes)")
+	cmd.Flags().StringToStringVar(&f.where, "where", nil, "if the session has to be made: on a node with this label (`K=V`; repeatable)")
 }
 
 // addEnvFlags adds the flags for the directory and the environment.
@@ -204,9 +209,10 @@ func (f *runFlags) variables() map[string]string {
 // inSession calls begin with the session that the flags name. If a named session does not exist, inSession makes it.
 func (f *runFlags) inSession(ctx context.Context, c *client.Client, begin func(*client.Session) error) error {
 	name := string(f.session)
-	if name == "" {
+	if name == "" && f.node == "" && len(f.where) == 0 {
 		return begin(&c.Session)
 	}
+	name = cmp.Or(name, "default")
 	session, err := c.GetSession(ctx, name)
 	if err == nil {
 		err = begin(session)
@@ -214,7 +220,7 @@ func (f *runFlags) inSession(ctx context.Context, c *client.Client, begin func(*
 	if isID(name, "s-") || !client.IsSessionNotFound(err) && client.CodeOf(err) != protocol.SessionTerminated {
 		return err
 	}
-	if session, err = c.CreateSession(ctx, &client.SessionOptions{Name: name, IfExists: "return"}); err != nil {
+	if session, err = c.CreateSession(ctx, &client.SessionOptions{Name: name, IfExists: "return", Node: f.node, Where: f.where}); err != nil {
 		return err
 	}
 	return begin(session)

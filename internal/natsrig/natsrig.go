@@ -107,7 +107,7 @@ func (s *Server) Start() {
 	if s.cmd != nil {
 		return
 	}
-	program, err := program()
+	program, err := Program()
 	if err != nil {
 		s.t.Fatal(err)
 	}
@@ -226,9 +226,9 @@ func (c *Cluster) Usage() (cpu time.Duration, rss int) {
 	return cpu, rss
 }
 
-// program builds nats-server once in each test binary, from a module that is not ours. The file has no name any more when the tests run, so
+// Program returns the path of nats-server. It is built once in each test binary, from a module that is not ours. The file has no name any more when the tests run, so
 // nobody needs to remove it.
-var program = sync.OnceValues(func() (string, error) {
+var Program = sync.OnceValues(func() (string, error) {
 	dir, err := os.MkdirTemp("", "trl-natsrig-")
 	if err != nil {
 		return "", err
