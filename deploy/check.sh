@@ -79,13 +79,19 @@ chart() {
   $render --set tokensSecret=t,tlsSecret=c,serviceMonitor.enabled=true,autoscaling.enabled=true,audit.required=true \
     --set-json 'networkPolicy.egress=[{"to":[{"ipBlock":{"cidr":"10.0.0.0/8"}}]}]' >"$work/full.yaml"
   $render --set audit.enabled=false,networkPolicy.enabled=false,podDisruptionBudget.enabled=false >"$work/bare.yaml"
+  local cluster="$render --set replicas=3,cluster.enabled=true"
+  $cluster --set cluster.secret=link,nats.enabled=true,cluster.labels.zone=a >"$work/cluster.yaml"
+  $cluster --set tlsSecret=c,cluster.tlsSecret=pods,cluster.nats.url=tls://n:4222,cluster.nats.credsSecret=cr,cluster.nats.caSecret=ca >"$work/cluster-tls.yaml"
+  ! $cluster --set nats.enabled=true 2>/dev/null || { echo "a cluster without a secret is rendered"; return 1; }
+  ! $cluster --set cluster.secret=link,nats.enabled=true,tlsSecret=c 2>/dev/null || { echo "TLS beside NATS without TLS is rendered"; return 1; }
+  [ "$(grep -c '^kind: StatefulSet$' "$work/cluster.yaml")" = 2 ]
   for kind in StatefulSet NetworkPolicy PodDisruptionBudget ServiceMonitor HorizontalPodAutoscaler; do
     grep -q "^kind: $kind$" "$work/full.yaml"
   done
   grep -q 'name: TRL_HOST, .*[",]x-trl\.default\.svc[",]' "$work/plain.yaml" # as NOTES.txt has them
   grep -q 'name: TRL_HOST, .*[",]\$(POD_NAME)\.x-trl-headless\.default\.svc[",]' "$work/plain.yaml"
   # Every flag that the chart gives is one of this program's.
-  for flag in $(grep -ho -- '--[a-z-]*' "$work/full.yaml" "$work/plain.yaml" | sort -u) $(sed -n 's/.*name: TRL_\([A-Z_]*\),.*/--\1/p' "$work/full.yaml" | tr A-Z_ a-z-); do
+  for flag in $(grep -ho -- '--[a-z-]*' "$work/full.yaml" "$work/plain.yaml" "$work"/cluster*.yaml | sort -u) $(sed -n 's/.*name: TRL_\([A-Z_]*\),.*/--\1/p' "$work/full.yaml" | tr A-Z_ a-z-); do
     bin/trl serve --help | grep -q -- "^ *$flag " || { [ "$flag" = --- ] || { echo "$flag is no flag of trl serve"; return 1; }; }
   done
 }
