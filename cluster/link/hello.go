@@ -22,7 +22,7 @@ type Hello struct {
 	Credential string     `json:"credential,omitzero"` // id of the credential on which share links rest, see web/auth
 	Share      string     `json:"share,omitzero"`      // token of a guest's share link; the owner of its session judges it
 	Client     netip.Addr `json:"client,omitzero"`     // the client's address, if it has one
-	Transport  string     `json:"transport"`           // how the client is connected: websocket, unix, in_process
+	Transport  string     `json:"transport"`           // how the client is connected: websocket, unix, http, in_process
 	Binary     bool       `json:"binary,omitzero"`     // the client gets output in binary frames
 	LogPrefix  string     `json:"log_prefix,omitzero"` // begins the ids of the client's requests in logs
 }
@@ -86,8 +86,8 @@ func (h *Hello) Check() error {
 		return &HelloError{"share", "is not one printable word"}
 	case h.Share != "" && h.Role == "admin":
 		return &HelloError{"role", "of a guest is admin"}
-	case h.Transport != "websocket" && h.Transport != "unix" && h.Transport != "in_process":
-		return &HelloError{"transport", "is not websocket, unix or in_process"}
+	case h.Transport != "websocket" && h.Transport != "unix" && h.Transport != "http" && h.Transport != "in_process":
+		return &HelloError{"transport", "is not websocket, unix, http or in_process"}
 	case h.LogPrefix != "" && !isWord(h.LogPrefix, maxLogPrefix):
 		return &HelloError{"log_prefix", "is not one printable word"}
 	}

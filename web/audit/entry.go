@@ -21,6 +21,7 @@ type Entry struct {
 	Role      string `json:"role,omitzero"`
 	Remote    string `json:"remote,omitzero"` // address of the peer; "unix" on the Unix socket
 	Conn      string `json:"conn,omitzero"`   // id of the connection
+	Node      string `json:"node,omitzero"`   // the node of the cluster that carried the request out; it has an entry of its own
 
 	Session  string `json:"session,omitzero"`
 	Exec     string `json:"exec,omitzero"`

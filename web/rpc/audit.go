@@ -1,6 +1,7 @@
 package rpc
 
 import (
+	"cmp"
 	"crypto/rand"
 	"regexp"
 	"time"
@@ -54,6 +55,9 @@ func (k *call) auditAnswer(data any, err error) {
 	}
 	k.c.mu.Lock()
 	e.Exec = k.execID
+	if k.remote != nil && k.remote.relay != nil {
+		e.Node = k.remote.relay.name
+	}
 	k.c.mu.Unlock()
 	fillTargets(&e, asked)
 	fillTargets(&e, data)
@@ -104,6 +108,9 @@ func fillTargets(e *audit.Entry, v any) {
 		e.Terminal = v.TermID
 	case *protocol.ShareCreated:
 		e.Share, e.Session = v.ShareID, v.SessionID
+	case *answerIDs:
+		e.Session, e.Exec, e.Process = cmp.Or(v.SessionID, e.Session), cmp.Or(v.ExecID, e.Exec), cmp.Or(v.ProcessID, e.Process)
+		e.Terminal, e.Share = cmp.Or(v.TermID, e.Terminal), cmp.Or(v.ShareID, e.Share)
 	}
 }
 
@@ -148,15 +155,21 @@ func AppendAudit(log *audit.Log, who string, e audit.Entry) {
 // auditConnect writes the entry of a client that has authenticated, and gives the connection an id. A connection that serves one request, or some of
 // another client's, gets neither: the entries of its requests name that client.
 func (c *conn) auditConnect() {
-	if c.srv.config.Audit == nil || c.request != nil || c.transport.Name() == transport.InProcessName {
+	if l, ok := c.transport.(*transport.Link); ok { // the client's own node writes these entries
+		c.id = l.ClientID()
+		return
+	}
+	if c.srv.config.Audit == nil && c.relays == nil || c.request != nil || c.transport.Name() == transport.InProcessName {
 		return
 	}
 	c.id = "c-" + rand.Text()[:16]
-	c.appendAudit(c.auditEntry(audit.ActionConnect))
+	if c.srv.config.Audit != nil {
+		c.appendAudit(c.auditEntry(audit.ActionConnect))
+	}
 }
 
 func (c *conn) auditDisconnect(since time.Time) {
-	if c.id == "" {
+	if c.id == "" || c.srv.config.Audit == nil || c.transport.Name() == transport.LinkName {
 		return
 	}
 	e := c.auditEntry(audit.ActionDisconnect)

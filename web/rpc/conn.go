@@ -12,6 +12,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/rs/zerolog"
 
+	"trl/cluster/link"
 	"trl/pool"
 	"trl/protocol"
 	"trl/web/auth"
@@ -50,10 +51,11 @@ type conn struct {
 	usage        *principalUsage // set once in serve; the usage of its principal
 	releaseLarge func()          // owned by the reading goroutine; undoes beginLargeRead
 
-	mu            sync.Mutex
-	connRequests                  // guarded by mu
-	connStreams                   // guarded by mu
-	boundSessions []*pool.Session // guarded by mu; sessions that end with this connection
+	relays *relays // set once; nil: every session is on this node
+
+	mu           sync.Mutex
+	connRequests // guarded by mu
+	connStreams  // guarded by mu
 }
 
 // connTasks are the goroutines of a connection.
@@ -72,12 +74,15 @@ type connRequests struct {
 	usedIDs    map[string]bool          // sessions and recordings of other principals that an admin used
 }
 
-// connStreams is what a connection follows.
+// connStreams is what a connection follows, and which sessions end with it.
 type connStreams struct {
 	subs     map[string]*subscription // by stream id: one per stream
 	reserved int                      // places for the streams of terminals that are being opened
 	streamNo uint64                   // the number of the latest subscription
+	stride   uint64                   // the difference between two stream numbers; set once
 	watches  map[string]*watch        // by session id
+
+	boundSessions []*pool.Session // sessions that end with this connection
 }
 
 func newConn(s *Clients, t transport.Conn, g *auth.Grant) *conn {
@@ -90,7 +95,10 @@ func newConn(s *Clients, t transport.Conn, g *auth.Grant) *conn {
 
 		connTasks:    connTasks{tasksIdle: make(chan struct{}, 1)},
 		connRequests: connRequests{queues: map[string]*requestQueue{}, usedIDs: map[string]bool{}},
-		connStreams:  connStreams{subs: map[string]*subscription{}, watches: map[string]*watch{}},
+		connStreams:  connStreams{subs: map[string]*subscription{}, stride: 1, watches: map[string]*watch{}},
+	}
+	if nodes := s.config.Cluster.Nodes; nodes != nil && t.Name() != transport.LinkName { // a client of another node only uses sessions of this one
+		c.relays, c.stride = newRelays(nodes, s.pool.Epoch()), link.Stride
 	}
 	c.request, _ = t.(*transport.HTTP)
 	c.ctx, c.cancel = context.WithCancel(s.ctx)
@@ -171,7 +179,11 @@ func (c *conn) readLoop() transport.CloseReason {
 // finishHalfClosed waits until a client that has closed its sending side has got all answers and streams, or has gone.
 func (c *conn) finishHalfClosed() {
 	done, gone := make(chan struct{}), make(chan struct{})
-	c.helpers.Go(func() { c.tasks.Wait(); close(done) })            // waits for answers and streams; those end with ctx at the latest; serve waits for it
+	c.helpers.Go(func() { // waits for answers and streams, also those of other nodes; all end with ctx at the latest; serve waits for it
+		defer close(done)
+		c.tasks.Wait()
+		c.finishRelays()
+	})
 	c.helpers.Go(func() { c.transport.AwaitHangup(); close(gone) }) // waits for the client to be gone; ends with the socket at the latest; serve waits for it
 	select {
 	case <-done:
@@ -224,16 +236,28 @@ func (c *conn) sendEvent(name string, data any) bool {
 
 // spawn runs f in a goroutine that serve waits for; f must end soon after ctx. what names it in the log.
 func (c *conn) spawn(what string, f func()) {
-	c.taskCount.Add(1)
-	c.tasks.Go(func() {
+	c.beginTask()
+	go func() {
+		defer c.endTask()
 		c.containPanic(what, f)
-		if c.taskCount.Add(-1) == 0 {
-			select {
-			case c.tasksIdle <- struct{}{}:
-			default:
-			}
+	}()
+}
+
+// beginTask counts something that serve waits for, until endTask. It returns true.
+func (c *conn) beginTask() bool {
+	c.taskCount.Add(1)
+	c.tasks.Add(1)
+	return true
+}
+
+func (c *conn) endTask() {
+	if c.taskCount.Add(-1) == 0 {
+		select {
+		case c.tasksIdle <- struct{}{}:
+		default:
 		}
-	})
+	}
+	c.tasks.Done()
 }
 
 // awaitQuiet returns when the connection has nothing left to answer or to stream, or when ctx is done. Only Leave calls it.

@@ -25,9 +25,12 @@ type call struct {
 	c             *conn
 	id            jsontext.Value
 	method        string
-	params        jsontext.Value // part of the message's buffer: only the reading goroutine may use it, until handle returns
+	msg           []byte         // the message's buffer: only the reading goroutine may use it, until handle returns
+	params        jsontext.Value // part of msg
 	countReleased bool           // owned by the goroutine that answers; see releaseCount
-	queueKey      string         // owned by the reading goroutine; the queue in which the request waits
+	queueKey      string         // guarded by c.mu; the queue in which the request waits
+	turn          *requestQueue  // guarded by c.mu; the same
+	remote        *remote        // set before the request waits; nil: no other node can have its session
 	execID        string         // guarded by c.mu; the command that it started
 
 	size       int64          // of the message
@@ -63,7 +66,7 @@ type handler struct {
 // decodedCall decodes a request's params and calls its method.
 type decodedCall struct {
 	params reflect.Type
-	run    func(*call) (answer any, pending bool, err error) // pending: another goroutine will answer
+	run    func(k *call, params jsontext.Value) (answer any, pending bool, err error) // pending: another goroutine will answer
 }
 
 // handlers has every method; a test compares it with protocol.Methods.
@@ -124,9 +127,9 @@ var handlers = map[string]handler{
 }
 
 func decoded[P any](f func(*call, *P) (answer any, pending bool, err error)) decodedCall {
-	return decodedCall{params: reflect.TypeFor[P](), run: func(k *call) (any, bool, error) {
+	return decodedCall{params: reflect.TypeFor[P](), run: func(k *call, params jsontext.Value) (any, bool, error) {
 		q := new(P)
-		if err := protocol.DecodeParams(k.params, q); err != nil {
+		if err := protocol.DecodeParams(params, q); err != nil {
 			return nil, false, err
 		}
 		if k.c.srv.config.Audit != nil {
@@ -160,7 +163,7 @@ func (c *conn) handle(msg []byte) {
 		c.refuseRequest(req.ID, e)
 		return
 	}
-	k := &call{c: c, id: req.ID, method: req.Method, params: req.Params, size: int64(len(msg)), receivedAt: time.Now()}
+	k := &call{c: c, id: req.ID, method: req.Method, msg: msg, params: req.Params, size: int64(len(msg)), receivedAt: time.Now()}
 	if e := c.reserveRequest(k.size, handlers[req.Method].urgent); e != nil {
 		c.srv.m.RateLimited.Inc()
 		c.grant.EndRequest()
@@ -174,7 +177,7 @@ func (c *conn) handle(msg []byte) {
 	if fault == nil {
 		data, pending, err = k.recoverPanic(k.dispatch)
 	}
-	k.params = nil
+	k.msg, k.params = nil, nil
 	if pending {
 		return
 	}
@@ -207,7 +210,10 @@ func (k *call) dispatch() (any, bool, error) {
 		if err := k.admitAudit(h); err != nil {
 			return nil, false, err
 		}
-		return h.call.run(k)
+		if k.c.relays != nil {
+			return k.route(h)
+		}
+		return h.call.run(k, k.params)
 	case ok:
 		return nil, false, protocol.Errorf(protocol.Forbidden, "a viewer may only read")
 	}
@@ -246,6 +252,12 @@ func (k *call) answerLater(f func() (any, bool, error)) (answer any, pending boo
 func (k *call) releaseResources() {
 	k.c.inFlight.Add(-1)
 	k.c.releaseRequest(k.size)
+	if k.remote != nil {
+		k.remote.msg = nil
+		if k.remote.counted {
+			defer k.c.endTask()
+		}
+	}
 	if k.output != nil {
 		k.output.Release()
 	}
@@ -277,6 +289,10 @@ func (k *call) runDetached(f func(context.Context) (any, error)) (answer any, pe
 
 // answer sends the answer of the request.
 func (k *call) answer(data any, err error) {
+	if err != nil && k.remote != nil && k.tryElsewhere(protocol.AsError(err)) {
+		return
+	}
+	defer k.remote.finish()
 	defer k.releaseResources()
 	k.releaseCount()
 	k.auditAnswer(data, err)
@@ -333,7 +349,11 @@ type requestQueue struct {
 func (k *call) inOrder(key string, slow bool, apply func() (any, bool, error)) (any, bool, error) {
 	c := k.c
 	c.mu.Lock()
-	if l := c.queues[key]; l != nil {
+	l := c.queues[key]
+	switch {
+	case l != nil && l == k.turn:
+		slow = false // it waited for its turn and has it
+	case l != nil:
 		l.waiting = append(l.waiting, func() {
 			k.runAndAnswer(func() (any, bool, error) {
 				if e := c.grant.ExpiredError(); e != nil {
@@ -342,7 +362,7 @@ func (k *call) inOrder(key string, slow bool, apply func() (any, bool, error)) (
 				return apply()
 			})
 		})
-		k.queueKey = key
+		k.queueKey, k.turn = key, l
 		c.mu.Unlock()
 		return nil, true, nil
 	}
@@ -350,9 +370,9 @@ func (k *call) inOrder(key string, slow bool, apply func() (any, bool, error)) (
 		c.mu.Unlock()
 		return apply()
 	}
-	l := &requestQueue{keys: []string{key}}
+	l = &requestQueue{keys: []string{key}}
 	c.queues[key] = l
-	k.queueKey = key
+	k.queueKey, k.turn = key, l
 	c.mu.Unlock()
 	c.spawn(k.method, func() { // applies the requests of the queue; ends with the last one; serve waits for it
 		for f := func() { k.runAndAnswer(apply) }; f != nil; f = c.nextQueued(l) {
@@ -425,6 +445,14 @@ func (c *conn) mustQueue(key string) bool {
 	return c.queues[key] != nil
 }
 
+// mustWait reports whether a request for key would have to wait for others.
+func (k *call) mustWait(key string) bool {
+	k.c.mu.Lock()
+	defer k.c.mu.Unlock()
+	l := k.c.queues[key]
+	return l != nil && l != k.turn
+}
+
 // find returns the session that ref names. With neither id nor name it creates the default session, if there is none.
 func (k *call) find(ref protocol.SessionRef) (*pool.Session, error) {
 	if k.c.grant.Share != nil {
@@ -436,8 +464,11 @@ func (k *call) find(ref protocol.SessionRef) (*pool.Session, error) {
 // maxRecent is how many requests exec.cancel can find by request_id.
 const maxRecent = 256
 
-// rememberCall lets exec.cancel find the request by request_id.
+// rememberCall lets exec.cancel find the request by request_id, if it starts a command.
 func (c *conn) rememberCall(k *call) {
+	if k.method != "exec.run" && k.method != "exec.stream" {
+		return
+	}
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if len(c.recent) < maxRecent {

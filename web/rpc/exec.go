@@ -8,7 +8,9 @@ import (
 )
 
 func execRun(k *call, q *protocol.ExecRun) (any, bool, error) {
-	k.c.rememberCall(k)
+	if k.remote == nil { // else route has done it
+		k.c.rememberCall(k)
+	}
 	return k.withSession(q.SessionRef, false, func(s *pool.Session) (any, bool, error) {
 		e, err := k.starter(s).Exec(q.Exec())
 		if err == nil {
@@ -76,7 +78,9 @@ func execStream(k *call, q *protocol.ExecStream) (any, bool, error) {
 	if e := k.checkWindow(q.WindowBytes); e != nil {
 		return nil, false, e
 	}
-	c.rememberCall(k)
+	if k.remote == nil {
+		c.rememberCall(k)
+	}
 	return k.withSession(q.SessionRef, false, func(s *pool.Session) (any, bool, error) {
 		// mu is held over the pool's call, which does not wait: when a watch of this connection gets exec.started, the stream must be taken already.
 		c.mu.Lock()
@@ -183,7 +187,7 @@ func execCancel(k *call, q *protocol.ExecCancel) (any, bool, error) {
 		}
 		return byID()
 	}
-	if q.SessionRef == (protocol.SessionRef{}) && c.grant.Share == nil && !c.mustQueue(nameKey(defaultSession)) {
+	if q.SessionRef == (protocol.SessionRef{}) && c.grant.Share == nil && !k.mustWait(nameKey(defaultSession)) {
 		s, err := c.srv.pool.Find(c.principal.Subject, "", defaultSession)
 		if err != nil || !s.IsOpen() {
 			return &protocol.ExecCancelled{}, false, nil // a cancel does not create the default session

@@ -12,6 +12,7 @@ import (
 	"trl/internal/testkit"
 	"trl/internal/testkit/gateway"
 	"trl/pool"
+	"trl/web/audit"
 	"trl/web/auth"
 	"trl/web/listen"
 	"trl/web/transport"
@@ -27,6 +28,8 @@ type config struct {
 	AuthNone bool
 	Tokens   auth.Tokens
 	stall    time.Duration // of a message that has begun
+	nodes    Nodes
+	audit    *audit.Log
 }
 
 func withTokens(c *config) { c.AuthNone, c.Tokens = false, gateway.RoleTokens }
@@ -63,11 +66,17 @@ func startWith(t testing.TB, tune func(*pool.Config), change ...func(*config)) *
 	g.Address = l.Addr().String()
 	g.clients = New(Config{
 		MaxInFlight: MaxInFlight, MaxConns: 1024, MaxGuests: 16, PingEvery: 20 * time.Second, PeerSilence: 45 * time.Second, Version: "test", Drains: neverDrains{},
+		Cluster: Cluster{Nodes: cfg.nodes}, Audit: cfg.audit,
 	}, func() *LiveConfig { return &cfg.LiveConfig }, g.Pool, checker, g.Metrics, g.Logger)
 	srv := &http.Server{ConnContext: listen.ConnContext, Handler: http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		who, no := checker.Authorize(r)
 		if no != nil {
 			auth.Deny(w, no)
+			return
+		}
+		bounds := transport.Limits{MaxFrame: cfg.MaxFrame, Stall: cfg.stall, PingEvery: 20 * time.Second, PeerSilence: 45 * time.Second}
+		if r.Method == http.MethodPost {
+			g.clients.ServeHTTP(w, r, listen.SocketOf(r), who, r.RemoteAddr, bounds)
 			return
 		}
 		leave, full := g.clients.Admit(who)
@@ -76,7 +85,7 @@ func startWith(t testing.TB, tune func(*pool.Config), change ...func(*config)) *
 			return
 		}
 		defer leave()
-		conn, err := transport.AcceptWebSocket(w, r, transport.Limits{MaxFrame: cfg.MaxFrame, Stall: cfg.stall, PingEvery: 20 * time.Second, PeerSilence: 45 * time.Second})
+		conn, err := transport.AcceptWebSocket(w, r, bounds)
 		if err != nil {
 			t.Error(err)
 			return

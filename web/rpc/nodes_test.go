@@ -8,7 +8,6 @@ import (
 
 // TestSingleNodeIsItsOnlyNode: session.locate, system.nodes and session.create's node and where on a server that is no cluster.
 func TestSingleNodeIsItsOnlyNode(t *testing.T) {
-	t.Parallel()
 	c := start(t).Dial()
 	s := c.Session(object{"name": "here"})
 	self := c.Call("session.locate", object{"session": "here"})

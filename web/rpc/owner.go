@@ -25,7 +25,7 @@ func (cs *Clients) AdmitLink(h *link.Hello) error {
 
 // ServeLink serves the client of another node over its link, until the link is over.
 func (cs *Clients) ServeLink(h *link.Hello, l *link.Conn) {
-	t := transport.NewLink(l, h.Binary)
+	t := transport.NewLink(l, h)
 	g, err := cs.grantOf(h)
 	if err != nil { // the share link has ended since AdmitLink
 		t.SendClose(transport.ReasonUnshared)

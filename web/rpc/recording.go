@@ -1,17 +1,40 @@
 package rpc
 
 import (
+	"slices"
+
+	"github.com/go-json-experiment/json"
+	"github.com/go-json-experiment/json/jsontext"
+
+	"trl/pool/ids"
 	"trl/pool/recording"
 	"trl/protocol"
 	"trl/web/auth"
 )
+
+// listedRecordings is how many recordings are listed at most: as many as one node lists.
+const listedRecordings = 1000
 
 func recordingList(k *call, q *protocol.RecordingList) (any, bool, error) {
 	if q.All && k.c.principal.Role != auth.Admin {
 		return nil, false, protocol.Errorf(protocol.Forbidden, "only an admin may list everybody's recordings")
 	}
 	k.needsAudit = q.All
-	return &protocol.Recordings{Recordings: k.c.srv.pool.Recordings(k.c.principal.Subject, q.All, q.SessionID)}, false, nil
+	list := k.c.srv.pool.Recordings(k.c.principal.Subject, q.All, q.SessionID)
+	others := k.otherNodes("") // recordings outlive their sessions
+	if epoch, _ := ids.EpochOf('s', q.SessionID); len(others) == 0 || epoch == k.c.relays.self {
+		return &protocol.Recordings{Recordings: list}, false, nil
+	}
+	return k.answerLater(func() (any, bool, error) {
+		partial := k.gather(others, q, func(data jsontext.Value) error {
+			var more protocol.Recordings
+			err := json.Unmarshal(data, &more)
+			list = append(list, more.Recordings...)
+			return err
+		})
+		slices.SortStableFunc(list, func(a, b protocol.Recording) int { return a.StartedAt.Compare(b.StartedAt) })
+		return &protocol.Recordings{Recordings: list[max(0, len(list)-listedRecordings):], Partial: partial}, false, nil
+	})
 }
 
 func recordingInfo(k *call, q *protocol.RecordingRef) (any, bool, error) {

@@ -1,8 +1,12 @@
 package rpc
 
 import (
+	"cmp"
 	"context"
 	"slices"
+
+	"github.com/go-json-experiment/json"
+	"github.com/go-json-experiment/json/jsontext"
 
 	"trl/pool"
 	"trl/protocol"
@@ -83,7 +87,18 @@ func sessionList(k *call, q *protocol.SessionList) (any, bool, error) {
 		for i := range list {
 			list[i].Node = k.c.srv.nodeName()
 		}
-		return &protocol.Sessions{Sessions: list}, false, nil
+		of := cmp.Or(q.Owner, k.c.principal.Subject)
+		if q.All {
+			of = ""
+		}
+		partial := k.gather(k.otherNodes(of), q, func(data jsontext.Value) error {
+			var more protocol.Sessions
+			err := json.Unmarshal(data, &more)
+			list = append(list, more.Sessions...)
+			return err
+		})
+		slices.SortStableFunc(list, func(a, b protocol.SessionInfo) int { return a.CreatedAt.Compare(b.CreatedAt) })
+		return &protocol.Sessions{Sessions: list, Partial: partial}, false, nil
 	})
 }
 

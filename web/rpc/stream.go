@@ -194,7 +194,7 @@ func (c *conn) attachLocked(src source, offset int64, block bool) (sub, before *
 	if err != nil {
 		return nil, nil, err
 	}
-	c.streamNo++
+	c.streamNo += c.stride
 	sub = &subscription{source: src, subscriptionEnd: &subscriptionEnd{gone: make(chan struct{})}, r: r, number: c.streamNo, block: block, stopped: make(chan struct{}), minOffset: src.journal.Size()}
 	c.subs[src.stream] = sub
 	if before != nil {

@@ -4,6 +4,9 @@ import (
 	"maps"
 	"time"
 
+	"github.com/go-json-experiment/json"
+	"github.com/go-json-experiment/json/jsontext"
+
 	"trl/protocol"
 	"trl/web/auth"
 	"trl/web/transport"
@@ -25,7 +28,40 @@ func systemPing(k *call, _ *protocol.None) (any, bool, error) {
 func systemStats(k *call, _ *protocol.None) (any, bool, error) {
 	stats := k.c.srv.pool.Stats()
 	stats.Draining = k.c.srv.config.Drains.Draining()
-	return &stats, false, nil
+	others := k.otherNodes("")
+	if len(others) == 0 {
+		return &stats, false, nil
+	}
+	return k.answerLater(func() (any, bool, error) {
+		stats.Partial = k.gather(others, struct{}{}, func(data jsontext.Value) error {
+			var more protocol.Stats
+			if err := json.Unmarshal(data, &more); err != nil {
+				return err
+			}
+			addStats(&stats, &more)
+			return nil
+		})
+		return &stats, false, nil
+	})
+}
+
+// addStats adds the counts of another node.
+func addStats(to, more *protocol.Stats) {
+	to.ActiveSessions += more.ActiveSessions
+	to.MaxSessions += more.MaxSessions
+	to.TotalCommandsRun += more.TotalCommandsRun
+	to.Running += more.Running
+	to.Queued += more.Queued
+	to.Processes += more.Processes
+	to.Terminals += more.Terminals
+	to.WarmShells += more.WarmShells
+	to.MemoryRSSBytes += more.MemoryRSSBytes
+	if to.ByState = maps.Clone(to.ByState); to.ByState == nil {
+		to.ByState = map[string]int{}
+	}
+	for state, n := range more.ByState {
+		to.ByState[state] += n
+	}
 }
 
 func systemCapabilities(k *call, _ *protocol.None) (any, bool, error) {

@@ -18,19 +18,23 @@ const LinkName = "link"
 type Link struct {
 	link   *link.Conn
 	out    *Outbox
+	client string // the id of the client's connection
 	binary bool
 	large  func() error // set once in BeforeLarge
 }
 
-// NewLink returns the transport over an accepted link. binary says that the client wants output in binary frames.
-func NewLink(l *link.Conn, binary bool) *Link {
-	t := &Link{link: l, binary: binary, out: &Outbox{w: l.Frames(), seal: sealWebSocket, long: frameHeader}}
+// NewLink returns the transport over an accepted link, for the client that h describes.
+func NewLink(l *link.Conn, h *link.Hello) *Link {
+	t := &Link{link: l, client: h.LogPrefix, binary: h.Binary, out: &Outbox{w: l.Frames(), seal: sealWebSocket, long: frameHeader}}
 	l.BeforeLarge(func() error { return t.large() })
 	return t
 }
 
 // Name is LinkName.
 func (t *Link) Name() string { return LinkName }
+
+// ClientID returns the id that the client's connection has on its own node; it may be empty.
+func (t *Link) ClientID() string { return t.client }
 
 // Outbox returns the connection's Outbox.
 func (t *Link) Outbox() *Outbox { return t.out }

@@ -1,0 +1,302 @@
+package rpc
+
+import (
+	"context"
+	"net"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync"
+	"testing"
+
+	"trl/cluster/link"
+	"trl/pool"
+	"trl/protocol"
+)
+
+// testCluster is some gateways with links between them, and a directory that is always right.
+type testCluster struct {
+	t     testing.TB
+	nodes []*testNode
+	place []string // guarded by mu; names of the nodes to ask for a new session
+	mu    sync.Mutex
+}
+
+// testNode is one gateway.
+type testNode struct {
+	*server
+	cluster *testCluster
+	name    string
+	proxy   *linkProxy
+	dialer  *link.Dialer
+	hidden  bool // guarded by cluster.mu; its lease has run out
+}
+
+// newCluster starts a gateway for each name. New sessions go to the second one, until placeOn says otherwise.
+func newCluster(t testing.TB, names []string, change ...func(*config)) *testCluster {
+	t.Helper()
+	cl := &testCluster{t: t, place: names[1:2]}
+	secret := filepath.Join(t.TempDir(), "secret")
+	if err := os.WriteFile(secret, []byte(strings.Repeat("s", 40)), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	cred, err := link.OpenCredentials(link.Files{Secret: secret}, func(err error) { t.Error(err) })
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, name := range names {
+		cl.add(name, cred, change)
+	}
+	return cl
+}
+
+func (cl *testCluster) add(name string, cred *link.Credentials, change []func(*config)) {
+	t := cl.t
+	n := &testNode{cluster: cl, name: name}
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	n.proxy = newLinkProxy(t, l.Addr().String())
+	ctx, stop := context.WithCancel(context.Background())
+	var accepting sync.WaitGroup
+	t.Cleanup(func() { // after the gateway has ended
+		stop()
+		accepting.Wait()
+		if n.dialer != nil {
+			n.dialer.Close()
+		}
+	})
+	n.server = startWith(t, func(*pool.Config) {}, append(change, func(c *config) { c.nodes = nodesOf{n} })...)
+	self := link.Node{Name: name, Epoch: n.Pool.Epoch()}
+	limits := link.Limits{MaxMessage: 4 << 20}
+	a, err := link.NewAcceptor(link.AcceptorOptions{
+		Self: self, URL: n.proxy.url(), Credentials: cred, Limits: limits,
+		Admit:   func(_ context.Context, _ link.Node, h *link.Hello) error { return n.clients.AdmitLink(h) },
+		Serve:   func(_ context.Context, h *link.Hello, c *link.Conn) { n.clients.ServeLink(h, c) },
+		Refused: func(_ string, err error) { t.Logf("%s refused a link: %v", name, err) },
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	accepting.Go(func() { a.Serve(ctx, l) })
+	if n.dialer, err = link.NewDialer(context.Background(), link.DialerOptions{Self: self, Credentials: cred}); err != nil {
+		t.Fatal(err)
+	}
+	cl.mu.Lock()
+	cl.nodes = append(cl.nodes, n)
+	cl.mu.Unlock()
+}
+
+func (cl *testCluster) node(name string) *testNode {
+	cl.mu.Lock()
+	defer cl.mu.Unlock()
+	for _, n := range cl.nodes {
+		if n.name == name {
+			return n
+		}
+	}
+	cl.t.Fatalf("no node %s", name)
+	return nil
+}
+
+// placeOn says where new sessions go.
+func (cl *testCluster) placeOn(names ...string) {
+	cl.mu.Lock()
+	defer cl.mu.Unlock()
+	cl.place = names
+}
+
+// nodesOf is what a node knows of its cluster.
+type nodesOf struct{ *testNode }
+
+func (n *testNode) describe() protocol.Node {
+	return protocol.Node{Node: n.name, Epoch: n.Pool.Epoch(), MaxSessions: 256}
+}
+
+func (n nodesOf) Self() protocol.Node { return n.describe() }
+
+func (n nodesOf) All() (all []protocol.Node) {
+	n.cluster.mu.Lock()
+	defer n.cluster.mu.Unlock()
+	for _, other := range n.cluster.nodes {
+		if !other.hidden {
+			all = append(all, other.describe())
+		}
+	}
+	return all
+}
+
+func (n *testNode) find(epoch string) *testNode {
+	n.cluster.mu.Lock()
+	defer n.cluster.mu.Unlock()
+	for _, other := range n.cluster.nodes {
+		if other.Pool.Epoch() == epoch && !other.hidden {
+			return other
+		}
+	}
+	return nil
+}
+
+func (n nodesOf) Find(epoch string) (protocol.Node, bool) {
+	if other := n.find(epoch); other != nil {
+		return other.describe(), true
+	}
+	return protocol.Node{}, false
+}
+
+func (n nodesOf) Dial(ctx context.Context, epoch string, h *link.Hello) (*link.Conn, error) {
+	to := n.find(epoch)
+	return n.dialer.Dial(ctx, link.Peer{Node: link.Node{Name: to.name, Epoch: epoch}, URL: to.proxy.url()}, h)
+}
+
+func (n nodesOf) FindName(_ context.Context, principal, name string) (string, error) {
+	for _, node := range n.All() {
+		other := n.find(node.Epoch)
+		if other == nil || !other.Pool.HasOpen(principal, name) {
+			continue
+		}
+		if s, err := other.Pool.Find(principal, "", name); err == nil {
+			return s.ID(), nil
+		}
+	}
+	return "", nil
+}
+
+func (n nodesOf) FindKey(context.Context, string, string) (string, error) { return "", nil }
+
+func (n nodesOf) Place(_ map[string]string, node string) (epochs []string, err error) {
+	n.cluster.mu.Lock()
+	names := n.cluster.place
+	n.cluster.mu.Unlock()
+	if node != "" {
+		names = []string{node}
+	}
+	for _, name := range names {
+		epochs = append(epochs, n.cluster.node(name).Pool.Epoch())
+	}
+	return epochs, nil
+}
+
+func (n nodesOf) Presence(context.Context, string) (epochs []string) {
+	for _, other := range n.All() {
+		if other.Epoch != n.Pool.Epoch() {
+			epochs = append(epochs, other.Epoch)
+		}
+	}
+	return epochs
+}
+
+func (n nodesOf) Degraded() bool { return false }
+
+// linkProxy stands between the nodes and one of them.
+type linkProxy struct {
+	net.Listener
+	to    string
+	tasks sync.WaitGroup
+
+	mu    sync.Mutex
+	conns map[net.Conn]bool // guarded by mu
+	gate  chan struct{}     // guarded by mu; closed: bytes pass
+	away  bool              // guarded by mu; nobody is let in
+}
+
+func newLinkProxy(t testing.TB, to string) *linkProxy {
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	p := &linkProxy{Listener: l, to: to, conns: map[net.Conn]bool{}, gate: make(chan struct{})}
+	close(p.gate)
+	p.tasks.Go(p.accept)
+	t.Cleanup(func() {
+		l.Close()
+		p.resume()
+		p.cut()
+		p.tasks.Wait()
+	})
+	return p
+}
+
+func (p *linkProxy) url() string { return "ws://" + p.Addr().String() }
+
+func (p *linkProxy) accept() {
+	for {
+		in, err := p.Accept()
+		if err != nil {
+			return
+		}
+		p.mu.Lock()
+		away := p.away
+		p.mu.Unlock()
+		out, err := net.Dial("tcp", p.to)
+		if err != nil || away {
+			in.Close()
+			if err == nil {
+				out.Close()
+			}
+			continue
+		}
+		p.mu.Lock()
+		p.conns[in], p.conns[out] = true, true
+		p.mu.Unlock()
+		p.tasks.Go(func() { p.copy(in, out) })
+		p.tasks.Go(func() { p.copy(out, in) })
+	}
+}
+
+func (p *linkProxy) copy(to, from net.Conn) {
+	defer to.Close()
+	defer from.Close()
+	buf := make([]byte, 32<<10)
+	for {
+		n, err := from.Read(buf)
+		p.mu.Lock()
+		gate := p.gate
+		p.mu.Unlock()
+		<-gate
+		if n > 0 {
+			if _, err := to.Write(buf[:n]); err != nil {
+				return
+			}
+		}
+		if err != nil {
+			return
+		}
+	}
+}
+
+// cut ends all connections.
+func (p *linkProxy) cut() {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	for c := range p.conns {
+		c.Close()
+		delete(p.conns, c)
+	}
+}
+
+// setAway says whether nobody is let in.
+func (p *linkProxy) setAway(away bool) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.away = away
+}
+
+// pause lets no bytes pass until resume.
+func (p *linkProxy) pause() {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.gate = make(chan struct{})
+}
+
+func (p *linkProxy) resume() {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	select {
+	case <-p.gate:
+	default:
+		close(p.gate)
+	}
+}
+

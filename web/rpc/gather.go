@@ -1,0 +1,130 @@
+package rpc
+
+import (
+	"context"
+	"errors"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/go-json-experiment/json"
+	"github.com/go-json-experiment/json/jsontext"
+	"golang.org/x/sync/semaphore"
+
+	"trl/cluster/link"
+	"trl/protocol"
+)
+
+// Lists are gathered from the nodes that may have something of them.
+
+const (
+	// gatherTimeout is how long the other nodes have to answer. Those that have not are named in the answer.
+	gatherTimeout = time.Second
+	// maxGathered is how many nodes are asked at the same time.
+	maxGathered = 64
+)
+
+// gather sends a request of its own to other nodes and calls each with the data of every answer, one after the other. It returns the names of the nodes
+// that have not answered in time.
+func (k *call) gather(epochs []string, params any, each func(data jsontext.Value) error) (partial []string) {
+	if len(epochs) == 0 {
+		return nil
+	}
+	c := k.c
+	text, err := json.Marshal(struct {
+		ID     int    `json:"id"`
+		Method string `json:"method"`
+		Params any    `json:"params"`
+	}{0, k.method, params})
+	if err != nil {
+		return nil // params are ours, and were decoded
+	}
+	ctx, cancel := context.WithTimeout(c.ctx, gatherTimeout)
+	defer cancel()
+	places := semaphore.NewWeighted(maxGathered)
+	var asking sync.WaitGroup
+	var mu sync.Mutex // held while each is called
+	for _, epoch := range epochs {
+		n, known := c.relays.nodes.Find(epoch)
+		if !known {
+			continue
+		}
+		asking.Go(func() { // asks one node; ends with ctx; waited for below
+			err := places.Acquire(ctx, 1)
+			if err == nil {
+				defer places.Release(1)
+				err = c.askNode(ctx, epoch, text, func(data jsontext.Value) error {
+					mu.Lock()
+					defer mu.Unlock()
+					return each(data)
+				})
+			}
+			if err != nil {
+				c.log.Debug().Err(err).Str("node", n.Node).Str("method", k.method).Msg("node did not answer")
+				mu.Lock()
+				partial = append(partial, n.Node)
+				mu.Unlock()
+			}
+		})
+	}
+	asking.Wait()
+	slices.Sort(partial)
+	return partial
+}
+
+// askNode sends one request over a link of its own and calls use with the data of the answer.
+func (c *conn) askNode(ctx context.Context, epoch string, request []byte, use func(data jsontext.Value) error) error {
+	l, fault := c.dialNode(ctx, epoch)
+	if fault != nil {
+		return fault
+	}
+	defer l.Drop()
+	defer context.AfterFunc(ctx, l.Drop)()
+	r := relay{c: c}
+	defer r.endLarge()
+	l.BeforeLarge(r.beginLarge)
+	if err := l.Send(link.Text, request); err != nil {
+		return err
+	}
+	for {
+		_, msg, err := l.Read()
+		if err != nil {
+			return err
+		}
+		if id, _ := splitAnswer(msg); string(id) != "0" {
+			continue // an event
+		}
+		var answer struct {
+			Data  jsontext.Value  `json:"data"`
+			Error *protocol.Error `json:"error"`
+		}
+		switch err := json.Unmarshal(msg, &answer); {
+		case err != nil:
+			return err
+		case answer.Error != nil:
+			return answer.Error
+		case answer.Data == nil:
+			return errors.New("answer without data")
+		}
+		return use(answer.Data)
+	}
+}
+
+// otherNodes returns the epochs of the nodes to ask for what a principal has; "": for what anybody has. It waits for the directory, but not for long.
+func (k *call) otherNodes(principal string) (epochs []string) {
+	rs := k.c.relays
+	if rs == nil || k.c.grant.Share != nil {
+		return nil
+	}
+	if principal != "" {
+		ctx, cancel := context.WithTimeout(k.c.ctx, gatherTimeout)
+		defer cancel()
+		return rs.nodes.Presence(ctx, principal)
+	}
+	for _, n := range rs.nodes.All() {
+		if n.Epoch != rs.self && n.MaxSessions > 0 { // others have no sessions
+			epochs = append(epochs, n.Epoch)
+		}
+	}
+	return epochs
+}

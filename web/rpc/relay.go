@@ -1,0 +1,464 @@
+package rpc
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"io"
+	"net/netip"
+	"sync"
+	"time"
+
+	"github.com/go-json-experiment/json"
+
+	"trl/cluster/link"
+	"trl/pool/ids"
+	"trl/protocol"
+	"trl/web/transport"
+)
+
+// relays are the links of one client's connection to the nodes of its sessions, and what routing has learned.
+type relays struct {
+	nodes   Nodes
+	self    string            // this node's epoch
+	byEpoch map[string]*relay // guarded by conn.mu; those that are being dialled or in use
+	links   int               // guarded by conn.mu; how many links the connection has had
+	names   map[string]string // guarded by conn.mu; the epochs of the nodes that have sessions of these names
+}
+
+func newRelays(nodes Nodes, self string) *relays {
+	return &relays{nodes: nodes, self: self, byEpoch: map[string]*relay{}, names: map[string]string{}}
+}
+
+// relay carries a client's requests to one other node, and that node's answers, events and streams back, as they are. There is no queue on the way: a
+// client that reads slowly makes the relay stop reading its link, and so the node waits as it does for a slow client of its own. Only while the link is
+// dialled do requests wait here; the bounds on requests in flight bound them.
+type relay struct {
+	c     *conn
+	epoch string
+	name  string        // the node's name
+	gone  chan struct{} // closed when run has ended
+
+	sending sync.Mutex // held while a request is put on its way, so that requests keep their order
+
+	mu         sync.Mutex
+	link       *link.Conn         // guarded by mu; nil: not dialled yet
+	queue      [][]byte           // guarded by mu; requests that wait for the link
+	waiting    map[string][]*call // guarded by mu; unanswered requests by id, those of equal ids in their order
+	over       bool               // guarded by mu; nothing can be sent any more
+	halfClosed bool               // guarded by mu; the owner knows that the client sends nothing more
+
+	numbers link.Numbers // owned by run
+	scratch []byte       // owned by run; a message with the client's stream number
+	release func()       // owned by run; undoes beginLarge
+}
+
+// relayTo returns the connection's relay to a node, and makes it if there is none.
+func (c *conn) relayTo(epoch string) *relay {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	r := c.relays.byEpoch[epoch]
+	if r == nil {
+		n, _ := c.relays.nodes.Find(epoch)
+		r = &relay{c: c, epoch: epoch, name: n.Node, gone: make(chan struct{}), waiting: map[string][]*call{}}
+		c.relays.byEpoch[epoch] = r
+		c.helpers.Go(func() { // dials, and passes on what comes; ends with the link or ctx; serve waits for it
+			defer close(r.gone)
+			c.containPanic("relay", r.run)
+			r.end(nil)
+		})
+	}
+	return r
+}
+
+// hello describes the client to another node.
+func (c *conn) hello() (*link.Hello, *protocol.Error) {
+	h := &link.Hello{
+		Principal: c.principal.Subject, Role: string(c.principal.Role), Credential: c.grant.CredentialID(), Transport: c.transport.Name(), Binary: c.binary,
+		LogPrefix: c.id,
+	}
+	if at, err := netip.ParseAddrPort(c.remote); err == nil {
+		h.Client = at.Addr()
+	}
+	if !h.Terms.SetExpires(c.grant.Expires()) {
+		return nil, c.grant.ExpiredError()
+	}
+	return h, nil
+}
+
+// dialNode makes a link to a node. The error is for the client.
+func (c *conn) dialNode(ctx context.Context, epoch string) (*link.Conn, *protocol.Error) {
+	h, e := c.hello()
+	if e != nil {
+		return nil, e
+	}
+	l, err := c.relays.nodes.Dial(ctx, epoch, h)
+	if err == nil {
+		return l, nil
+	}
+	if e, ok := errors.AsType[*protocol.Error](err); ok {
+		return nil, e
+	}
+	n, known := c.relays.nodes.Find(epoch)
+	if !known { // its lease has run out meanwhile
+		return nil, protocol.Errorf(protocol.SessionLost, "the session's node is gone")
+	}
+	wait := time.Second
+	if u, ok := errors.AsType[*link.UnreachableError](err); ok {
+		wait = max(u.RetryAfter, 100*time.Millisecond)
+	}
+	c.log.Warn().Err(err).Str("node", n.Node).Msg("node cannot be reached")
+	return nil, protocol.Errorf(protocol.NodeUnreachable, "node %s cannot be reached", n.Node).With("node", n.Node).With("retry_after_ms", wait.Milliseconds())
+}
+
+// run is the relay's life.
+func (r *relay) run() {
+	c := r.c
+	l, fault := c.dialNode(c.ctx, r.epoch)
+	if fault != nil {
+		r.end(fault)
+		return
+	}
+	defer l.Drop()
+	closed := make(chan struct{})
+	stop := context.AfterFunc(c.ctx, func() { // ends with the link, within about a second; waited for below
+		defer close(closed)
+		l.Close(1000, "")
+	})
+	defer func() {
+		if !stop() {
+			<-closed
+		}
+	}()
+	c.mu.Lock()
+	c.relays.links++
+	nth := c.relays.links
+	c.mu.Unlock()
+	var err error
+	if r.numbers, err = link.NewNumbers(nth); err != nil {
+		c.log.Warn().Err(err).Msg("connection has had too many links")
+		c.end(transport.ReasonNodeGone)
+		return
+	}
+	l.BeforeLarge(r.beginLarge)
+	c.helpers.Go(func() { r.flush(l) }) // sends what waits for the link; ends with it; serve waits for it
+	for {
+		kind, msg, err := l.Read()
+		if err == nil {
+			err = r.pass(kind, msg)
+			r.endLarge()
+		}
+		if err != nil {
+			r.lost(err)
+			return
+		}
+	}
+}
+
+// flush sends the requests that have waited for the link.
+func (r *relay) flush(l *link.Conn) {
+	r.sending.Lock() // none can be added meanwhile
+	defer r.sending.Unlock()
+	r.mu.Lock()
+	queue := r.queue
+	r.queue, r.link = nil, l
+	r.mu.Unlock()
+	for _, msg := range queue {
+		if l.Send(link.Text, msg) != nil {
+			return // run gets the error
+		}
+	}
+}
+
+// lost ends the client's connection after an error of the link, as if it had broken itself. The client comes back and resumes.
+func (r *relay) lost(err error) {
+	r.endLarge()
+	r.mu.Lock()
+	finished := r.halfClosed
+	r.mu.Unlock()
+	bye, closed := errors.AsType[*link.CloseError](err)
+	if r.c.ctx.Err() != nil || finished && closed && bye.Code == 1000 {
+		return
+	}
+	r.c.log.Info().Err(err).Str("node", r.name).Msg("link to a session's node has ended")
+	r.c.end(transport.ReasonOfLink(err))
+}
+
+// end makes later requests dial anew. Those that were not answered fail with fault; without one the client is gone.
+func (r *relay) end(fault *protocol.Error) {
+	c := r.c
+	c.mu.Lock()
+	if c.relays.byEpoch[r.epoch] == r {
+		delete(c.relays.byEpoch, r.epoch)
+	}
+	c.mu.Unlock()
+	r.mu.Lock()
+	waiting := r.waiting
+	r.over, r.waiting, r.queue = true, nil, nil
+	r.mu.Unlock()
+	for _, calls := range waiting {
+		for _, k := range calls {
+			if fault != nil {
+				k.answer(nil, fault)
+			} else {
+				k.answer(nil, errClientGone)
+			}
+		}
+	}
+}
+
+// send sends a request's message, and reports whether the relay could take it.
+func (r *relay) send(k *call, msg []byte) bool {
+	id := string(k.id)
+	if len(k.id) == 0 {
+		id, msg = "0", withID(msg)
+	}
+	r.sending.Lock()
+	defer r.sending.Unlock()
+	r.mu.Lock()
+	if r.over {
+		r.mu.Unlock()
+		return false
+	}
+	r.waiting[id] = append(r.waiting[id], k)
+	l := r.link
+	if l == nil {
+		r.queue = append(r.queue, bytes.Clone(msg))
+	}
+	r.mu.Unlock()
+	if l != nil {
+		_ = l.Send(link.Text, msg) // run gets the error, and ends the connection
+	}
+	return true
+}
+
+// withID returns an HTTP request that has no id with the id 0.
+func withID(msg []byte) []byte {
+	i := bytes.IndexByte(msg, '{') + 1
+	return append([]byte(`{"id":0,`), msg[i:]...)
+}
+
+// halfClose tells the owner that the client sends no more, and waits until the owner has nothing left to send.
+func (r *relay) halfClose() {
+	r.sending.Lock()
+	r.mu.Lock()
+	l := r.link
+	r.halfClosed = true
+	r.mu.Unlock()
+	if l != nil {
+		_ = l.Send(link.Text, []byte(transport.HalfClose))
+	}
+	r.sending.Unlock()
+	if l == nil { // nothing was sent
+		return
+	}
+	select {
+	case <-r.gone:
+	case <-r.c.ctx.Done():
+	}
+}
+
+// finishRelays waits until a client that sends no more has got everything that other nodes have for it.
+func (c *conn) finishRelays() {
+	if c.relays == nil || c.request != nil && !c.request.Follows() {
+		return
+	}
+	c.mu.Lock()
+	var all []*relay
+	for _, r := range c.relays.byEpoch {
+		all = append(all, r)
+	}
+	c.mu.Unlock()
+	for _, r := range all {
+		r.halfClose()
+	}
+}
+
+// relayedLarge is how much a relay counts for one answer above link.KeepBuffer, whose size it does not know: as much as the output in an answer may have.
+const relayedLarge = 64 << 20
+
+// beginLarge waits until a large message may be read. endLarge undoes it.
+func (r *relay) beginLarge() (err error) {
+	if r.release == nil {
+		r.release, err = acquire(r.c.ctx, r.c.usage.answers, r.c.srv.totalUsage.answers, relayedLarge)
+	}
+	return err
+}
+
+func (r *relay) endLarge() {
+	if r.release != nil {
+		r.release()
+		r.release = nil
+	}
+}
+
+var (
+	idPrefix       = []byte(`{"id":`)
+	eventPrefix    = []byte(`{"event":"`)
+	startedEvent   = []byte(`{"event":"stream.started"`)
+	shutdownEvent  = []byte(`{"event":"server.shutdown"`)
+	failurePrefix  = []byte(`,"ok":false,`)
+	streamNoMember = []byte(`"stream_no"`)
+)
+
+// pass passes on a message of the owner.
+func (r *relay) pass(kind link.Kind, msg []byte) (err error) {
+	c := r.c
+	switch {
+	case kind == link.Binary:
+		if r.scratch, err = r.numbers.AppendBinary(r.scratch[:0], msg); err != nil {
+			return err
+		}
+		c.bytesOut.Add(float64(len(msg)))
+		c.checkSent(c.out.SendBinary(func(dst []byte) []byte { return append(dst, r.scratch...) }))
+	case !bytes.HasPrefix(msg, eventPrefix):
+		return r.passAnswer(msg)
+	case bytes.HasPrefix(msg, shutdownEvent): // the client's own server goes on
+	default:
+		if bytes.HasPrefix(msg, startedEvent) {
+			if msg, err = r.mapNumber(msg); err != nil {
+				return err
+			}
+		}
+		c.subscribed.Store(true)
+		c.bytesOut.Add(float64(len(msg)))
+		c.checkSent(c.out.SendMessage(verbatim(msg)))
+	}
+	return nil
+}
+
+func verbatim(msg []byte) transport.Message {
+	return func(w io.Writer) error { _, err := w.Write(msg); return err }
+}
+
+// mapNumber returns a message with the client's stream number, if it has one.
+func (r *relay) mapNumber(msg []byte) ([]byte, error) {
+	if !bytes.Contains(msg, streamNoMember) {
+		return msg, nil
+	}
+	mapped, err := r.numbers.AppendText(r.scratch[:0], msg)
+	if cap(mapped) <= link.KeepBuffer {
+		r.scratch = mapped
+	}
+	return mapped, err
+}
+
+// errAnswer means that the owner has sent an answer to nothing.
+var errAnswer = errors.New("answer to a request that was not sent")
+
+// passAnswer passes on an answer, and ends its request.
+func (r *relay) passAnswer(msg []byte) error {
+	id, rest := splitAnswer(msg)
+	k := r.take(string(id))
+	if k == nil {
+		return errAnswer
+	}
+	var fault *protocol.Error
+	if bytes.HasPrefix(rest, failurePrefix) {
+		var failure struct {
+			Error *protocol.Error `json:"error"`
+		}
+		if json.Unmarshal(msg, &failure) == nil {
+			fault = failure.Error
+		}
+	}
+	if fault != nil && k.tryElsewhere(fault) {
+		return nil
+	}
+	if len(k.id) == 0 { // as withID has sent it
+		msg = append([]byte(`{`), rest[1:]...)
+	}
+	msg, err := r.mapNumber(msg)
+	if err != nil {
+		k.answer(nil, errClientGone) // the link ends, and the connection with it
+		return err
+	}
+	k.passAnswer(msg, fault)
+	return nil
+}
+
+// take takes the request that an answer is about.
+func (r *relay) take(id string) *call {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	calls := r.waiting[id]
+	if len(calls) == 0 {
+		return nil
+	}
+	if len(calls) == 1 {
+		delete(r.waiting, id)
+	} else {
+		r.waiting[id] = calls[1:]
+	}
+	return calls[0]
+}
+
+// splitAnswer returns the id of an answer as it is written, and what follows it.
+func splitAnswer(msg []byte) (id, rest []byte) {
+	p, ok := bytes.CutPrefix(msg, idPrefix)
+	if !ok || len(p) == 0 {
+		return nil, nil
+	}
+	n := bytes.IndexByte(p, ',')
+	if p[0] == '"' {
+		for n = 1; n < len(p) && p[n] != '"'; n++ {
+			if p[n] == '\\' {
+				n++
+			}
+		}
+		n++
+	}
+	if n < 0 || n > len(p) {
+		return nil, nil
+	}
+	return p[:n], p[n:]
+}
+
+// passAnswer sends the owner's answer to a request; fault is what it says, if it is a failure.
+func (k *call) passAnswer(msg []byte, fault *protocol.Error) {
+	c := k.c
+	defer k.releaseResources()
+	k.releaseCount()
+	var err error
+	var data any
+	switch {
+	case fault != nil:
+		err = fault
+		if c.request != nil {
+			c.request.SetFault(fault.Code)
+		}
+	case k.needsAudit && c.srv.config.Audit != nil:
+		data = idsOfAnswer(msg)
+	}
+	k.auditAnswer(data, err)
+	k.remote.finish()
+	answering := time.Now()
+	c.checkSent(c.out.SendMessage(verbatim(msg)))
+	k.trace(err, answering)
+}
+
+// answerIDs are the ids in an answer, for the audit log.
+type answerIDs struct {
+	SessionID string `json:"session_id"`
+	ExecID    string `json:"exec_id"`
+	ProcessID string `json:"process_id"`
+	TermID    string `json:"term_id"`
+	ShareID   string `json:"share_id"`
+}
+
+func idsOfAnswer(msg []byte) *answerIDs {
+	var answer struct {
+		Data answerIDs `json:"data"`
+	}
+	_ = json.Unmarshal(msg, &answer) // it is ours; what cannot be read stays empty
+	return &answer.Data
+}
+
+// epochOfStream returns the epoch of the node that has a stream.
+func epochOfStream(id string) (epoch string, ok bool) {
+	if len(id) <= len(ids.StreamPrefix) || id[:len(ids.StreamPrefix)] != ids.StreamPrefix {
+		return "", false
+	}
+	id = id[len(ids.StreamPrefix):]
+	return ids.EpochOf(id[0], id)
+}

@@ -1,0 +1,458 @@
+package rpc
+
+import (
+	"bytes"
+	"context"
+	"encoding/binary"
+	"encoding/json"
+	"fmt"
+	"net/http"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/coder/websocket"
+
+	"trl/internal/rig"
+	"trl/internal/testkit"
+	"trl/protocol"
+)
+
+// TestRelayedSession: a client of a gateway that owns nothing uses a session of another node.
+func TestRelayedSession(t *testing.T) {
+	cl := newCluster(t, []string{"gate", "one", "two"})
+	gate, one := cl.node("gate"), cl.node("one")
+	c := gate.Dial()
+	created := c.Call("session.create", object{"name": "work"})
+	s := created.Str("session_id")
+	if created.Str("node") != "one" || gate.Pool.LiveCount() != 0 || one.Pool.LiveCount() != 1 {
+		t.Fatalf("created %v", created)
+	}
+	if at := c.Call("session.locate", object{"session": "work"}); at.Str("node") != "one" || at.Str("session_id") != s {
+		t.Errorf("located at %v", at)
+	}
+
+	t.Run("run", func(t *testing.T) {
+		if r := c.Run(s, "cd /usr; X=1; echo $X"); r.Stdout() != "1\n" || r.Str("working_dir") != "/usr" {
+			t.Error(r)
+		}
+		if r := c.Call("exec.run", object{"session": "work", "command": "pwd; echo $X"}); r.Stdout() != "/usr\n1\n" {
+			t.Error(r)
+		}
+		if r := c.Call("exec.run", object{"session": "work", "command": "cat", "stdin": strings.Repeat("x", 1<<20)}); len(r.Stdout()) != 1<<20 {
+			t.Errorf("%d bytes", len(r.Stdout()))
+		}
+		if code := c.Try("exec.run", object{"session_id": s, "command": 7}).Code(); code != "INVALID_PARAMS" {
+			t.Error(code)
+		}
+	})
+	t.Run("ids", func(t *testing.T) { // verbatim, and those of equal ids in their order
+		for _, id := range []string{`"a\"\\b,"`, `1.50`, `"ü\u0041"`} {
+			c.SendText(`{"id":` + id + `,"method":"exec.run","params":{"session_id":"` + s + `","command":"echo ` + "hi" + `"}}`)
+			var want any
+			json.Unmarshal([]byte(id), &want)
+			if f := c.Answer(want); f.Data.Stdout() != "hi\n" {
+				t.Errorf("%s: %+v", id, f)
+			}
+		}
+	})
+	t.Run("stream and resume", func(t *testing.T) {
+		st := c.Stream(s, "seq 1 2000; sleep 0.05; seq 2001 4000")
+		want := c.Run(s, "seq 1 4000").Stdout()
+		got, exit := c.Output(st.Str("stream_id"), 0)
+		if got != want || exit.Num("exit_code") != 0 {
+			t.Errorf("%d bytes, want %d", len(got), len(want))
+		}
+		c.Call("exec.attach", object{"exec_id": st.Str("exec_id"), "offset": 1000})
+		if got, _ = c.Output(st.Str("stream_id"), 1000); got != want[1000:] {
+			t.Errorf("%d bytes after a resume, want %d", len(got), len(want)-1000)
+		}
+	})
+	t.Run("stdin", func(t *testing.T) {
+		st := c.Stream(s, "cat", object{"interactive_stdin": true})
+		c.Call("exec.input", object{"exec_id": st.Str("exec_id"), "data": "typed\n", "eof": true})
+		if got, _ := c.Output(st.Str("stream_id"), 0); got != "typed\n" {
+			t.Errorf("%q", got)
+		}
+	})
+	t.Run("cancel by request_id", func(t *testing.T) {
+		for _, ref := range []object{{"session_id": s}, {"session": "work"}} {
+			id := c.Begin("exec.run", rig.With(ref, object{"command": "sleep 300"}))
+			if a := c.Call("exec.cancel", object{"request_id": id}); !a.Yes("cancelled") {
+				t.Error(a)
+			}
+			if r := c.Answer(id).Data; !r.Yes("cancelled") {
+				t.Error(r)
+			}
+		}
+		other := gate.Dial() // whose connection has not looked the name up
+		id := other.Begin("exec.run", object{"session": "work", "command": "sleep 300"})
+		if a := other.Call("exec.cancel", object{"request_id": id}); !a.Yes("cancelled") {
+			t.Error(a)
+		}
+		other.Answer(id)
+	})
+	t.Run("terminal", func(t *testing.T) {
+		term := c.OpenTerminal(s)
+		term.Keys("echo $((40+2))\r")
+		term.Expect("42")
+		c.Call("term.close", object{"term_id": term.Id})
+	})
+	t.Run("watch", func(t *testing.T) {
+		w := gate.Dial()
+		if info := w.Call("session.watch", object{"session": "work"}); info.Str("node") != "one" {
+			t.Error(info)
+		}
+		c.Run(s, "echo watched")
+		if exit := w.Event("exec.exit"); exit.Num("stdout_bytes") != len("watched\n") {
+			t.Error(exit)
+		}
+	})
+	t.Run("a second session elsewhere", func(t *testing.T) {
+		cl.placeOn("two")
+		s2 := c.Session(object{"name": "more"})
+		a, b := c.Begin("exec.run", object{"session_id": s, "command": "echo a"}), c.Begin("exec.run", object{"session_id": s2, "command": "echo b"})
+		if c.Answer(a).Data.Stdout() != "a\n" || c.Answer(b).Data.Stdout() != "b\n" {
+			t.Error("wrong answers")
+		}
+		list := c.Call("session.list", nil)
+		if got := fmt.Sprint(list.Objs("sessions")[0].Str("node"), list.Objs("sessions")[1].Str("node"), list["partial"]); got != "one two <nil>" && got != "onetwo<nil>" {
+			t.Errorf("listed %s", got)
+		}
+		if stats := c.Call("system.stats", nil); stats.Num("active_sessions") != 2 {
+			t.Error(stats)
+		}
+	})
+	t.Run("destroyed and made again on another node", func(t *testing.T) {
+		c.Call("exec.run", object{"session": "work", "command": ":"})
+		gate.Dial().Call("session.destroy", object{"session": "work"})
+		cl.placeOn("two")
+		if again := gate.Dial().Call("session.create", object{"name": "work"}); again.Str("node") != "two" {
+			t.Error(again)
+		}
+		if r := c.Call("exec.run", object{"session": "work", "command": "echo there"}); r.Stdout() != "there\n" {
+			t.Error(r)
+		}
+		if code := c.Try("exec.run", object{"session_id": s, "command": ":"}).Code(); code != "SESSION_TERMINATED" {
+			t.Error(code)
+		}
+	})
+	t.Run("default session", func(t *testing.T) {
+		cl.placeOn("one")
+		d := gate.Dial()
+		if a := d.Call("exec.cancel", nil); a.Yes("cancelled") || one.Pool.HasOpen("local", "default") {
+			t.Error(a)
+		}
+		first, second := d.Begin("exec.run", object{"command": "D=7"}), d.Begin("exec.run", object{"command": "echo $D"})
+		d.Answer(first)
+		if r := d.Answer(second).Data; r.Stdout() != "7\n" || !one.Pool.HasOpen("local", "default") {
+			t.Error(r)
+		}
+	})
+	t.Run("pipelined create", func(t *testing.T) {
+		p := gate.Dial()
+		a, b := p.Begin("session.create", object{"name": "piped"}), p.Begin("exec.run", object{"session": "piped", "command": "echo ok"})
+		if p.Answer(a).Data.Str("node") != "one" || p.Answer(b).Data.Stdout() != "ok\n" {
+			t.Error("not in order")
+		}
+	})
+	t.Run("http", func(t *testing.T) {
+		for _, body := range []string{`{"method":"exec.run","params":{"session":"piped","command":"echo over http"}}`, `{"id":"x","method":"exec.run","params":{"session":"piped","command":"echo over http"}}`} {
+			status, text := post(t, gate, body, "")
+			if status != 200 || !strings.Contains(text, `"stdout":"over http\n"`) || strings.HasPrefix(text, `{"id":"x",`) != strings.Contains(body, `"id"`) || !strings.Contains(text, `"ok":true`) {
+				t.Errorf("%d %s", status, text)
+			}
+		}
+		if status, text := post(t, gate, `{"method":"exec.run","params":{"session_id":"`+s+`","command":":"}}`, ""); status != 409 || !strings.HasPrefix(text, `{"ok":false,"error":{"code":"SESSION_TERMINATED"`) {
+			t.Errorf("%d %s", status, text)
+		}
+		_, text := post(t, gate, `{"method":"exec.stream","params":{"session":"piped","command":"echo 1; sleep 0.05; echo 2"}}`, "application/x-ndjson")
+		if lines := strings.Split(strings.TrimSpace(text), "\n"); !strings.HasPrefix(lines[0], `{"ok":true`) || !strings.Contains(lines[len(lines)-1], `"event":"exec.exit"`) {
+			t.Errorf("followed %s", text)
+		}
+		if status, text := post(t, gate, `{"method":"exec.stream","params":{"session":"piped","command":":","window_bytes":5}}`, "application/x-ndjson"); status != 501 {
+			t.Errorf("%d %s", status, text)
+		}
+	})
+}
+
+// post sends a request over HTTP.
+func post(t *testing.T, to *testNode, body, accept string) (status int, text string) {
+	t.Helper()
+	req, err := http.NewRequest("POST", "http://"+to.Address+"/v1/rpc", strings.NewReader(body))
+	if err != nil {
+		t.Fatal(err)
+	}
+	req.Header.Set("Content-Type", "application/json")
+	if accept != "" {
+		req.Header.Set("Accept", accept)
+	}
+	resp, err := http.DefaultClient.Do(req)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer resp.Body.Close()
+	var b bytes.Buffer
+	if _, err := b.ReadFrom(resp.Body); err != nil {
+		t.Errorf("%v after %s", err, b.String())
+	}
+	return resp.StatusCode, b.String()
+}
+
+// TestStreamNumbersNeverCollide: streams of this node and of two others on one connection with binary frames.
+func TestStreamNumbersNeverCollide(t *testing.T) {
+	cl := newCluster(t, []string{"gate", "one", "two"})
+	gate := cl.node("gate")
+	setup := gate.Dial()
+	var sessions []string
+	for _, name := range []string{"gate", "one", "two"} {
+		cl.placeOn(name)
+		s := setup.Call("session.create", object{"name": "on-" + name})
+		if s.Str("node") != name {
+			t.Fatal(s)
+		}
+		sessions = append(sessions, s.Str("session_id"))
+	}
+	ws, _, err := gate.DialWith(&websocket.DialOptions{Subprotocols: []string{"trl.v1+bin"}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer ws.CloseNow()
+	ctx, cancel := context.WithTimeout(context.Background(), testkit.Patience)
+	defer cancel()
+	const each = 4
+	want := map[string]string{} // output by stream id
+	for i := range each * len(sessions) {
+		text := fmt.Sprintf(`{"id":%d,"method":"exec.stream","params":{"session_id":%q,"command":"seq %d %d"}}`, i, sessions[i%len(sessions)], i*1000, i*1000+999)
+		if err := ws.Write(ctx, websocket.MessageText, []byte(text)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	opened, got, ended := map[uint64]string{}, map[uint64]string{}, 0
+	for ended < each*len(sessions) {
+		kind, msg, err := ws.Read(ctx)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if kind == websocket.MessageBinary {
+			no, n := binary.Uvarint(msg[1:])
+			_, m := binary.Uvarint(msg[1+n:]) // the offset
+			if opened[no] == "" {
+				t.Fatalf("output of stream %d before its answer", no)
+			}
+			got[no] += string(msg[1+n+m:])
+			continue
+		}
+		var f struct {
+			ID    int
+			Event string
+			Data  struct {
+				StreamID string `json:"stream_id"`
+				StreamNo uint64 `json:"stream_no"`
+			}
+		}
+		if err := json.Unmarshal(msg, &f); err != nil {
+			t.Fatal(err)
+		}
+		switch f.Event {
+		case "":
+			if opened[f.Data.StreamNo] != "" || f.Data.StreamNo == 0 {
+				t.Fatalf("two streams have the number %d", f.Data.StreamNo)
+			}
+			opened[f.Data.StreamNo] = f.Data.StreamID
+			var b strings.Builder
+			for n := f.ID * 1000; n < f.ID*1000+1000; n++ {
+				fmt.Fprintln(&b, n)
+			}
+			want[f.Data.StreamID] = b.String()
+		case "exec.exit":
+			ended++
+		}
+	}
+	for no, id := range opened {
+		if got[no] != want[id] {
+			t.Errorf("stream %d has %d bytes, want %d", no, len(got[no]), len(want[id]))
+		}
+	}
+}
+
+// TestSlowClientHoldsUpARelayedCommand: neither this node nor the owner reads ahead for a client that reads nothing, or that acknowledges nothing.
+func TestSlowClientHoldsUpARelayedCommand(t *testing.T) {
+	cl := newCluster(t, []string{"gate", "one"})
+	gate := cl.node("gate")
+	count := func(c *rig.Client, s, file string) int {
+		n, _ := strconv.Atoi(strings.TrimSpace(c.Run(s, "wc -l < "+file).Stdout()))
+		return n
+	}
+	other := gate.Dial()
+	watcher := other.Session()
+	dir := t.TempDir()
+	for _, window := range []int{0, 64 << 10} {
+		file := fmt.Sprintf("%s/%d", dir, window)
+		ws, _, err := gate.DialWith(&websocket.DialOptions{Subprotocols: []string{"trl.v1"}})
+		if err != nil {
+			t.Fatal(err)
+		}
+		s := other.Session()
+		const lines = 200
+		text, _ := json.Marshal(object{"id": 1, "method": "exec.stream", "params": object{
+			"session_id": s, "window_bytes": window, "command": fmt.Sprintf("for i in $(seq %d); do head -c 262144 /dev/zero | tr '\\0' x; echo >> %s; done", lines, file),
+		}})
+		ctx, cancel := context.WithTimeout(context.Background(), testkit.Patience)
+		defer cancel()
+		if err := ws.Write(ctx, websocket.MessageText, text); err != nil {
+			t.Fatal(err)
+		}
+		c := ws
+		if window > 0 { // it reads, and acknowledges nothing
+			defer func() { c.CloseNow() }()
+			go func() {
+				for {
+					if _, _, err := c.Read(context.Background()); err != nil {
+						return
+					}
+				}
+			}()
+		}
+		still, since := -1, time.Now()
+		testkit.Eventually(t, "the command waits", func() bool {
+			if n := count(other, watcher, file+" 2>/dev/null || echo 0"); n != still {
+				still, since = n, time.Now()
+			}
+			return time.Since(since) > 500*time.Millisecond
+		})
+		if still >= lines-1 {
+			t.Errorf("window %d: the command wrote all of its output to a client that takes none", window)
+		}
+		c.CloseNow() // the command no longer waits
+		testkit.Eventually(t, "the command goes on without its client", func() bool { return count(other, watcher, file) == lines })
+	}
+}
+
+// TestLinkCut: when a link breaks, its client's connection is closed with 1012, and every byte can be had once by a resume. While the owner is away the
+// requests fail as retryable; when its lease has run out the session is lost.
+func TestLinkCut(t *testing.T) {
+	cl := newCluster(t, []string{"gate", "one"})
+	gate, one := cl.node("gate"), cl.node("one")
+	c := gate.Dial()
+	s := c.Session(object{"name": "cut"})
+	st := c.Stream(s, "for i in $(seq 1 3000); do echo $i; done; sleep 0.3; echo end")
+	first := c.Event("exec.output")
+	one.proxy.setAway(true)
+	one.proxy.cut()
+	if code := c.CloseStatus(); code != websocket.StatusServiceRestart {
+		t.Errorf("closed with %d", code)
+	}
+	c = gate.Dial()
+	f := c.Try("exec.attach", object{"exec_id": st.Str("exec_id"), "offset": len(first.Str("data"))})
+	if f.Code() != string(protocol.NodeUnreachable) || f.Error.Details.Str("node") != "one" || f.Error.Details.Num("retry_after_ms") <= 0 {
+		t.Errorf("%+v", f.Error)
+	}
+	if status, text := post(t, gate, `{"method":"session.info","params":{"session_id":"`+s+`"}}`, ""); status != 503 {
+		t.Errorf("%d %s", status, text)
+	}
+	if f := c.Try("system.ping", nil); !f.OK { // the connection goes on
+		t.Error(f)
+	}
+	one.proxy.setAway(false)
+	testkit.Eventually(t, "the owner is there again", func() bool {
+		return c.Try("exec.attach", object{"exec_id": st.Str("exec_id"), "offset": len(first.Str("data"))}).OK
+	})
+	var want strings.Builder
+	for i := range 3000 {
+		fmt.Fprintln(&want, i+1)
+	}
+	want.WriteString("end\n")
+	rest, _ := c.Output(st.Str("stream_id"), len(first.Str("data")))
+	if got := first.Str("data") + rest; got != want.String() {
+		t.Errorf("%d bytes, want %d", len(got), want.Len())
+	}
+
+	one.proxy.setAway(true)
+	cl.mu.Lock()
+	one.hidden = true
+	cl.mu.Unlock()
+	fresh := gate.Dial()
+	if code := fresh.Try("exec.run", object{"session_id": s, "command": ":"}).Code(); code != string(protocol.SessionLost) {
+		t.Error(code)
+	}
+	cl.placeOn("gate") // its name is free again
+	if again := fresh.Call("session.create", object{"name": "cut"}); again.Str("node") != "gate" {
+		t.Error(again)
+	}
+}
+
+// TestSilentNodeIsPartial: a list names the nodes that did not answer in time.
+func TestSilentNodeIsPartial(t *testing.T) {
+	cl := newCluster(t, []string{"gate", "one", "two"})
+	gate := cl.node("gate")
+	c := gate.Dial()
+	for _, name := range []string{"one", "two"} {
+		cl.placeOn(name)
+		c.Session(object{"name": name})
+	}
+	cl.node("two").proxy.pause()
+	other := gate.Dial()
+	list := other.Call("session.list", nil)
+	if sessions := list.Objs("sessions"); len(sessions) != 1 || sessions[0].Str("name") != "one" || fmt.Sprint(list["partial"]) != "[two]" {
+		t.Errorf("%v", list)
+	}
+	if stats := other.Call("system.stats", nil); stats.Num("active_sessions") != 1 || fmt.Sprint(stats["partial"]) != "[two]" {
+		t.Errorf("%v", stats)
+	}
+	if recordings := other.Call("recording.list", nil); fmt.Sprint(recordings["partial"]) != "[two]" {
+		t.Errorf("%v", recordings)
+	}
+	if r := other.Call("exec.run", object{"session": "one", "command": "echo on"}); r.Stdout() != "on\n" {
+		t.Error(r)
+	}
+	cl.node("two").proxy.resume()
+}
+
+// TestRolesOverARelay: a viewer, another principal and an admin may do at another node what they may do here.
+func TestRolesOverARelay(t *testing.T) {
+	cl := newCluster(t, []string{"gate", "one"}, twoUsers)
+	gate := cl.node("gate")
+	bob, ann, root, viewer := gate.Dial("bobs-token"), gate.Dial("anns-token"), gate.Dial("roots-token"), gate.Dial("bobs-viewer")
+	s := bob.Session(object{"name": "bobs"})
+	e := bob.Run(s, "echo mine").Str("exec_id")
+	if code := ann.Try("exec.run", object{"session_id": s, "command": ":"}).Code(); code != "SESSION_NOT_FOUND" {
+		t.Error(code)
+	}
+	if code := ann.Try("exec.wait", object{"exec_id": e}).Code(); code != "EXEC_NOT_FOUND" {
+		t.Error(code)
+	}
+	if code := ann.Try("exec.run", object{"session": "bobs", "command": ":"}).Code(); code != "SESSION_NOT_FOUND" {
+		t.Error(code)
+	}
+	if code := viewer.Try("exec.run", object{"session_id": s, "command": ":"}).Code(); code != "FORBIDDEN" {
+		t.Error(code)
+	}
+	if r := viewer.Call("exec.wait", object{"exec_id": e}); r.Stdout() != "mine\n" {
+		t.Error(r)
+	}
+	if r := root.Run(s, "echo root"); r.Stdout() != "root\n" {
+		t.Error(r)
+	}
+	if list := root.Call("session.list", object{"all": true}).Objs("sessions"); len(list) != 1 || list[0].Str("owner") != "bob" {
+		t.Error(list)
+	}
+	if list := ann.Call("session.list", nil).Objs("sessions"); len(list) != 0 {
+		t.Error(list)
+	}
+
+	// Guests at the owner.
+	link := bob.Call("share.create", object{"session_id": s})
+	guest := cl.node("one").Dial(link.Str("token"))
+	if code := guest.Try("exec.run", object{"session_id": s, "command": ":"}).Code(); code != "FORBIDDEN" {
+		t.Error(code)
+	}
+	if info := guest.Call("session.info", object{"session_id": s}); info.Str("name") != "bobs" {
+		t.Error(info)
+	}
+	bob.Call("share.revoke", object{"share_id": link.Str("share_id")})
+	if code := guest.CloseStatus(); code != 4403 {
+		t.Error(code)
+	}
+}

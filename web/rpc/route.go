@@ -1,0 +1,443 @@
+package rpc
+
+import (
+	"bytes"
+	"cmp"
+	"reflect"
+	"slices"
+
+	"github.com/go-json-experiment/json"
+	"github.com/go-json-experiment/json/jsontext"
+
+	"trl/pool/ids"
+	"trl/protocol"
+)
+
+// A request goes to the node that has its session. An id says which node that is. A name is looked up: here, among the names that the connection has
+// used, and then in the cluster's directory. A new session goes where there is room.
+
+// target are the params that decide where a request goes.
+type target struct {
+	SessionID   string         `json:"session_id"`
+	Session     string         `json:"session"`
+	ExecID      string         `json:"exec_id"`
+	ProcessID   string         `json:"process_id"`
+	TermID      string         `json:"term_id"`
+	ShareID     string         `json:"share_id"`
+	RecordingID string         `json:"recording_id"`
+	StreamID    string         `json:"stream_id"`
+	RequestID   jsontext.Value `json:"request_id"`
+
+	Name       string            `json:"name"` // of session.create
+	Node       string            `json:"node"`
+	Where      map[string]string `json:"where"`
+	RequestKey string            `json:"request_key"`
+	IfExists   string            `json:"if_exists"`
+
+	// What only a connection can do.
+	WindowBytes  int64  `json:"window_bytes"`
+	Follow       bool   `json:"follow"`
+	OnDisconnect string `json:"on_disconnect"`
+}
+
+// defaults are the methods that use the default session if the request names none, and whether they make it.
+var defaults = map[string]bool{"exec.run": true, "exec.stream": true, "exec.cancel": false, "process.start": true, "term.open": true}
+
+// id returns the id that the request is about, and its kind.
+func (t *target) id() (kind byte, id string) {
+	for _, x := range []struct {
+		kind byte
+		id   string
+	}{{'s', t.SessionID}, {'x', t.ExecID}, {'p', t.ProcessID}, {'t', t.TermID}, {'l', t.ShareID}, {'r', t.RecordingID}} {
+		if x.id != "" {
+			return x.kind, x.id
+		}
+	}
+	return 0, ""
+}
+
+// remote is what a request has that may be carried out by another node.
+type remote struct {
+	h      handler
+	msg    []byte   // the request, as long as it may have to be sent again
+	target target   // of msg
+	name   string   // the name of its session, if the node was found by it; "": by an id
+	next   []string // nodes to ask if this one takes no new session
+	tries  int      // how often its session has been looked for
+
+	relay    *relay        // guarded by conn.mu; where it was sent last; nil: it is carried out here
+	counted  bool          // it counts as a task of the connection until it has been answered
+	answered chan struct{} // closed when it has been answered; nil: nobody waits
+}
+
+// maxLookups is how often a session is looked for, because what was known of it turned out to be old.
+const maxLookups = 3
+
+func (rm *remote) finish() {
+	if rm != nil && rm.answered != nil {
+		close(rm.answered)
+		rm.answered = nil
+	}
+}
+
+// route carries out a request here, or passes it to the node that has its session.
+func (k *call) route(h handler) (any, bool, error) {
+	c := k.c
+	var t target
+	if c.grant.Share != nil || json.Unmarshal(k.params, &t) != nil && len(k.params) > 0 { // the guest of a session of this node; or params that are refused
+		return h.call.run(k, k.params)
+	}
+	if k.method == "stream.ack" {
+		epoch, _ := epochOfStream(t.StreamID)
+		c.mu.Lock()
+		r := c.relays.byEpoch[epoch]
+		c.mu.Unlock()
+		if r == nil { // the connection follows no stream of that node
+			return h.call.run(k, k.params)
+		}
+		k.remote = &remote{h: h, target: t}
+		return k.sendTo(epoch, k.msg)
+	}
+	if kind, id := t.id(); id != "" {
+		epoch, ok := ids.EpochOf(kind, id)
+		if ok && kind == 'r' && epoch != c.relays.self && !c.relays.isOther(epoch) {
+			return k.routeOldRecording(h)
+		}
+		if !ok || !c.relays.isOther(epoch) || t.SessionID != "" && t.Session != "" {
+			return h.call.run(k, k.params)
+		}
+		if e := k.checkRelayedHTTP(&t); e != nil {
+			return nil, false, e
+		}
+		k.remote = &remote{h: h, target: t}
+		c.rememberCall(k)
+		return k.sendTo(epoch, k.msg)
+	}
+	switch _, usesDefault := defaults[k.method]; {
+	case k.method == "session.create":
+		return k.routeCreate(h, t)
+	case t.RequestID != nil:
+		return k.routeByRequest(h, t)
+	case t.Session == "" && !usesDefault:
+		return h.call.run(k, k.params)
+	}
+	name := cmp.Or(t.Session, defaultSession)
+	if c.srv.pool.HasOpen(c.principal.Subject, name) && !c.mustQueue(nameKey(name)) {
+		return h.call.run(k, k.params)
+	}
+	if e := k.checkRelayedHTTP(&t); e != nil {
+		return nil, false, e
+	}
+	k.remote = &remote{h: h, msg: bytes.Clone(k.msg), target: t, name: name}
+	c.rememberCall(k)
+	if epoch, ok := c.relays.nodeOf(c, name); ok && !c.mustQueue(nameKey(name)) {
+		return k.sendTo(epoch, k.remote.msg)
+	}
+	return k.inOrder(nameKey(name), true, func() (any, bool, error) { return k.lookUp(name, nil) })
+}
+
+// isOther reports whether an epoch is that of another node that is known.
+func (rs *relays) isOther(epoch string) bool {
+	if epoch == rs.self {
+		return false
+	}
+	_, known := rs.nodes.Find(epoch)
+	return known
+}
+
+// maxNames is how many names of sessions of other nodes a connection remembers.
+const maxNames = 1024
+
+// nodeOf returns the epoch of the node on which the connection has used a session of this name.
+func (rs *relays) nodeOf(c *conn, name string) (epoch string, ok bool) {
+	c.mu.Lock()
+	epoch = rs.names[name]
+	c.mu.Unlock()
+	return epoch, epoch != "" && rs.isOther(epoch)
+}
+
+// noteName remembers on which node a session of this name is; "": not any more.
+func (rs *relays) noteName(c *conn, name, epoch string) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if epoch == "" {
+		delete(rs.names, name)
+		return
+	}
+	if len(rs.names) >= maxNames {
+		clear(rs.names)
+	}
+	rs.names[name] = epoch
+}
+
+// here carries out a request that was kept.
+func (k *call) here() (any, bool, error) {
+	req, fault := k.c.decode(k.remote.msg)
+	if fault != nil {
+		return nil, false, fault
+	}
+	k.c.mu.Lock()
+	k.remote.relay = nil
+	k.c.mu.Unlock()
+	return k.remote.h.call.run(k, req.Params)
+}
+
+// sendTo sends a request to another node. The node's answer will be that of the request.
+func (k *call) sendTo(epoch string, msg []byte) (any, bool, error) {
+	c, rm := k.c, k.remote
+	if rm.counted = rm.counted || c.beginTask(); k.needsAudit && c.srv.config.Audit != nil && k.auditParams == nil {
+		k.auditParams = k.decodeForAudit(msg)
+	}
+	if id := rm.target.SessionID; id != "" {
+		k.session = validID(id)
+	}
+	for {
+		r := c.relayTo(epoch)
+		c.mu.Lock()
+		rm.relay = r
+		c.mu.Unlock()
+		if r.send(k, msg) {
+			return nil, true, nil
+		}
+		if c.ctx.Err() != nil {
+			return nil, false, errClientGone
+		}
+	}
+}
+
+// decodeForAudit decodes the params of a request that another node carries out. It returns nil if they are refused there.
+func (k *call) decodeForAudit(msg []byte) any {
+	req, fault := k.c.decode(msg)
+	if fault != nil {
+		return nil
+	}
+	q := reflect.New(k.remote.h.call.params).Interface()
+	if protocol.DecodeParams(req.Params, q) != nil {
+		return nil
+	}
+	return q
+}
+
+// checkRelayedHTTP refuses, for a request over HTTP, what its method would refuse here: the other node sees a connection.
+func (k *call) checkRelayedHTTP(t *target) *protocol.Error {
+	if k.c.request == nil {
+		return nil
+	}
+	if k.method == "process.logs" && t.Follow {
+		if e := k.checkHTTP(needsNDJSON); e != nil {
+			return e
+		}
+	}
+	return k.checkWindow(t.WindowBytes)
+}
+
+// lookUp carries out a request about a session that has a name, but not here as far as is known. It waits for the directory. failed is what the node
+// answered on which the session was; nil: it was not looked for before.
+func (k *call) lookUp(name string, failed *protocol.Error) (any, bool, error) {
+	c, rm := k.c, k.remote
+	rm.tries++
+	subject := c.principal.Subject
+	session, err := c.relays.nodes.FindName(c.ctx, subject, name)
+	if err != nil {
+		return nil, false, err
+	}
+	epoch, _ := ids.EpochOf('s', session)
+	before := ""
+	if rm.relay != nil {
+		before = rm.relay.epoch
+	}
+	switch {
+	case session != "" && epoch == before && failed != nil: // nothing has changed
+		return nil, false, failed
+	case session != "" && c.relays.isOther(epoch):
+		c.relays.noteName(c, name, epoch)
+		return k.sendTo(epoch, rm.msg)
+	case session != "" || !defaults[k.method] || rm.target.Session != "":
+		return k.here()
+	}
+	// The default session is made where there is room.
+	epochs, err := c.relays.nodes.Place(nil, "")
+	if err != nil {
+		return nil, false, err
+	}
+	return k.sendToFirst(epochs)
+}
+
+// sendToFirst makes a session at the first of the nodes, and at the next one if that has no room.
+func (k *call) sendToFirst(epochs []string) (any, bool, error) {
+	c, rm := k.c, k.remote
+	rm.next = epochs[1:]
+	if epochs[0] == c.relays.self {
+		return k.here()
+	}
+	if rm.name != "" {
+		c.relays.noteName(c, rm.name, epochs[0])
+	}
+	return k.sendTo(epochs[0], rm.msg)
+}
+
+// routeByRequest sends an exec.cancel where the request went that it names.
+func (k *call) routeByRequest(h handler, t target) (any, bool, error) {
+	c := k.c
+	earlier := c.findCall(t.RequestID)
+	if earlier == nil || c.request != nil {
+		return h.call.run(k, k.params)
+	}
+	c.mu.Lock()
+	rm, key := earlier.remote, earlier.queueKey
+	var r *relay
+	if rm != nil {
+		r = rm.relay
+	}
+	undecided := rm != nil && r == nil && earlier.execID == "" && key != "" && c.queues[key] != nil
+	c.mu.Unlock()
+	switch {
+	case r != nil:
+		k.remote = &remote{h: h, target: t}
+		return k.sendTo(r.epoch, k.msg)
+	case !undecided:
+		return h.call.run(k, k.params)
+	}
+	k.remote = &remote{h: h, msg: bytes.Clone(k.msg), target: t}
+	return k.inOrder(key, false, func() (any, bool, error) {
+		c.mu.Lock()
+		r := earlier.remote.relay
+		c.mu.Unlock()
+		if r == nil {
+			return k.here()
+		}
+		return k.sendTo(r.epoch, k.remote.msg)
+	})
+}
+
+// routeCreate decides where a session is made. One that has the wanted name or request key already is where it is.
+func (k *call) routeCreate(h handler, t target) (any, bool, error) {
+	c := k.c
+	if t.OnDisconnect == "destroy" && c.request != nil || t.Name != "" && c.srv.pool.HasOpen(c.principal.Subject, t.Name) && !c.mustQueue(nameKey(t.Name)) {
+		return h.call.run(k, k.params)
+	}
+	k.remote = &remote{h: h, msg: bytes.Clone(k.msg), target: t, name: t.Name}
+	key := ""
+	switch {
+	case t.Name != "":
+		key = nameKey(t.Name)
+	case t.RequestKey != "":
+		key = "key " + t.RequestKey
+	default:
+		return k.place()
+	}
+	return k.inOrder(key, true, func() (any, bool, error) {
+		answered := make(chan struct{})
+		k.remote.answered = answered
+		data, pending, err := k.findOrPlace()
+		if pending { // later requests may use the name
+			select {
+			case <-answered:
+			case <-c.ctx.Done():
+			}
+		}
+		return data, pending, err
+	})
+}
+
+// findOrPlace is the second half of routeCreate. It waits for the directory.
+func (k *call) findOrPlace() (any, bool, error) {
+	c, rm := k.c, k.remote
+	subject, nodes := c.principal.Subject, c.relays.nodes
+	for _, find := range []func() (string, error){
+		func() (string, error) {
+			if rm.target.RequestKey == "" {
+				return "", nil
+			}
+			return nodes.FindKey(c.ctx, subject, rm.target.RequestKey)
+		},
+		func() (string, error) {
+			if rm.target.Name == "" {
+				return "", nil
+			}
+			return nodes.FindName(c.ctx, subject, rm.target.Name)
+		},
+	} {
+		session, err := find()
+		if err != nil {
+			return nil, false, err
+		}
+		if epoch, ok := ids.EpochOf('s', session); ok && c.relays.isOther(epoch) {
+			if rm.name != "" {
+				c.relays.noteName(c, rm.name, epoch)
+			}
+			return k.sendTo(epoch, rm.msg)
+		} else if ok && epoch == c.relays.self {
+			return k.here()
+		}
+	}
+	return k.place()
+}
+
+func (k *call) place() (any, bool, error) {
+	epochs, err := k.c.relays.nodes.Place(k.remote.target.Where, k.remote.target.Node)
+	if err != nil {
+		return nil, false, err
+	}
+	return k.sendToFirst(epochs)
+}
+
+// tryElsewhere carries out a request at another node, in a goroutine, if the failure that a node has answered says that it was the wrong one.
+func (k *call) tryElsewhere(fault *protocol.Error) bool {
+	c, rm := k.c, k.remote
+	if rm == nil || rm.msg == nil || c.ctx.Err() != nil || rm.tries > maxLookups {
+		return false
+	}
+	var again func() (any, bool, error)
+	switch _, full := fault.Details["max_sessions"]; {
+	case len(rm.next) > 0 && (full || fault.Code == protocol.ShuttingDown || fault.Code == protocol.NodeUnreachable):
+		again = func() (any, bool, error) { return k.sendToFirst(rm.next) }
+	case fault.Code == protocol.SessionExists && k.takesExisting(): // it was made on another node at the same time
+		epoch := winnerOf(fault)
+		if !c.relays.isOther(epoch) && epoch != c.relays.self {
+			return false
+		}
+		rm.tries++
+		again = func() (any, bool, error) { return k.sendToFirst([]string{epoch}) }
+	case rm.name != "" && rm.relay != nil && slices.Contains([]protocol.Code{protocol.SessionNotFound, protocol.SessionLost, protocol.SessionTerminated}, fault.Code):
+		c.relays.noteName(c, rm.name, "")
+		again = func() (any, bool, error) { return k.lookUp(rm.name, fault) }
+	default:
+		return false
+	}
+	c.spawn(k.method, func() { k.runAndAnswer(again) }) // looks the session up, and sends; ends with ctx; serve waits for it
+	return true
+}
+
+// takesExisting reports whether the request uses a session that has its name already, whoever made it.
+func (k *call) takesExisting() bool {
+	return k.method == "session.create" && k.remote.target.IfExists == "return" || defaults[k.method] && k.remote.name == defaultSession
+}
+
+// winnerOf returns the epoch of the session that has the name already, if fault is about that.
+func winnerOf(fault *protocol.Error) string {
+	id, _ := fault.Details["session_id"].(string)
+	epoch, _ := ids.EpochOf('s', id)
+	return epoch
+}
+
+// routeOldRecording carries out a request about a recording of an earlier epoch. It is on any of the nodes.
+func (k *call) routeOldRecording(h handler) (any, bool, error) {
+	answer, pending, err := h.call.run(k, k.params)
+	others := k.otherNodes("")
+	if err == nil || len(others) == 0 || protocol.AsError(err).Code != protocol.RecordingNotFound {
+		return answer, pending, err
+	}
+	params := bytes.Clone(k.params)
+	return k.answerLater(func() (any, bool, error) {
+		var found jsontext.Value
+		k.gather(others, jsontext.Value(params), func(data jsontext.Value) error {
+			found = data.Clone()
+			return nil
+		})
+		if found == nil {
+			return nil, false, err
+		}
+		return found, false, nil
+	})
+}
