@@ -88,6 +88,9 @@ var goroutines = map[string][]string{
 	"Server.shutdown":       short,
 	"Clients.Leave":         short,
 	"conn.finishHalfClosed": short,
+	"conn.relayTo":          {"relay"},
+	"relay.run":             short,
+	"call.gather":           short,
 }
 
 var short = []string{}

@@ -2,12 +2,17 @@ package rpc
 
 import (
 	"context"
+	"fmt"
 	"net"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
+	"time"
+
+	"github.com/coder/websocket"
 
 	"trl/cluster/link"
 	"trl/pool"
@@ -300,3 +305,39 @@ func (p *linkProxy) resume() {
 	}
 }
 
+// BenchmarkRelayedRun measures exec.run at the owner and through another node, by turns. The difference has a budget: 150 µs for the median.
+func BenchmarkRelayedRun(b *testing.B) {
+	cl := newCluster(b, []string{"gate", "one"})
+	s := cl.node("gate").Dial().Session()
+	request := fmt.Appendf(nil, `{"id":1,"method":"exec.run","params":{"session_id":%q,"command":":"}}`, s)
+	took := map[string][]time.Duration{}
+	conns := map[string]*websocket.Conn{}
+	for _, name := range []string{"one", "gate"} {
+		ws, _, err := cl.node(name).DialWith(&websocket.DialOptions{Subprotocols: []string{"trl.v1"}})
+		if err != nil {
+			b.Fatal(err)
+		}
+		defer ws.CloseNow()
+		conns[name] = ws
+	}
+	for b.Loop() {
+		for name, ws := range conns {
+			began := time.Now()
+			if err := ws.Write(b.Context(), websocket.MessageText, request); err != nil {
+				b.Fatal(err)
+			}
+			if _, _, err := ws.Read(b.Context()); err != nil {
+				b.Fatal(err)
+			}
+			took[name] = append(took[name], time.Since(began))
+		}
+	}
+	at := func(name string, part float64) float64 {
+		slices.Sort(took[name])
+		return float64(took[name][int(part*float64(len(took[name])-1))].Nanoseconds()) / 1000
+	}
+	for _, part := range []float64{0.5, 0.99} {
+		b.ReportMetric(at("one", part), fmt.Sprintf("owner-p%.0f-µs", part*100))
+		b.ReportMetric(at("gate", part), fmt.Sprintf("relayed-p%.0f-µs", part*100))
+	}
+}

@@ -7,16 +7,21 @@ import (
 	"encoding/json"
 	"fmt"
 	"net/http"
+	"os"
 	"strconv"
 	"strings"
 	"testing"
 	"time"
 
 	"github.com/coder/websocket"
+	"github.com/rs/zerolog"
 
 	"trl/internal/rig"
 	"trl/internal/testkit"
 	"trl/protocol"
+	"trl/web/audit"
+	"trl/web/auth"
+	"trl/web/transport"
 )
 
 // TestRelayedSession: a client of a gateway that owns nothing uses a session of another node.
@@ -454,5 +459,140 @@ func TestRolesOverARelay(t *testing.T) {
 	bob.Call("share.revoke", object{"share_id": link.Str("share_id")})
 	if code := guest.CloseStatus(); code != 4403 {
 		t.Error(code)
+	}
+}
+
+// TestCreateGoesWhereThereIsRoom: a node that refuses a new session is followed by the next one, and the last refusal is the answer.
+func TestCreateGoesWhereThereIsRoom(t *testing.T) {
+	cl := newCluster(t, []string{"gate", "one", "two"})
+	gate, one := cl.node("gate"), cl.node("one")
+	one.Pool.Drain()
+	c := gate.Dial()
+	cl.placeOn("one", "two")
+	if s := c.Call("session.create", object{"name": "named"}); s.Str("node") != "two" {
+		t.Error(s)
+	}
+	if s := c.Call("session.create", nil); s.Str("node") != "two" {
+		t.Error(s)
+	}
+	if r := c.Call("exec.run", object{"command": "echo default"}); r.Stdout() != "default\n" || !cl.node("two").Pool.HasOpen("local", "default") {
+		t.Error(r)
+	}
+	cl.placeOn("one", "gate")
+	if s := c.Call("session.create", object{"name": "here"}); s.Str("node") != "gate" {
+		t.Error(s)
+	}
+	gate.Pool.Drain()
+	for _, order := range [][]string{{"one", "gate"}, {"gate", "one"}} {
+		cl.placeOn(order...)
+		for _, params := range []object{{"name": "nowhere"}, nil} {
+			if f := c.Try("session.create", params); f.Code() != string(protocol.ShuttingDown) {
+				t.Errorf("%v: %+v", order, f)
+			}
+		}
+	}
+	cl.placeOn("gate", "two")
+	if s := c.Call("session.create", object{"name": "there"}); s.Str("node") != "two" {
+		t.Error(s)
+	}
+	cl.node("one").proxy.setAway(true) // and cannot be reached, from a connection that has no link to it
+	cl.placeOn("one", "two")
+	if s := gate.Dial().Call("session.create", object{"if_exists": "return", "name": "named too"}); s.Str("node") != "two" {
+		t.Error(s)
+	}
+}
+
+// TestRelayEnds: the links of a connection end with it and with its credential; the shutdown of an owner is not passed on.
+func TestRelayEnds(t *testing.T) {
+	token := &oneToken{grant: auth.ForLink(auth.Principal{Subject: "bob", Role: auth.User}, "", time.Time{})}
+	cl := newCluster(t, []string{"gate", "one"}, func(c *config) { c.AuthNone, c.Tokens = false, token })
+	gate, one := cl.node("gate"), cl.node("one")
+	links := func() (n int) {
+		one.clients.each(func(c *conn) {
+			if c.transport.Name() == transport.LinkName {
+				n++
+			}
+		})
+		return n
+	}
+	c := gate.Dial("any")
+	s := c.Call("session.create", object{"on_disconnect": "destroy"}).Str("session_id")
+	c.Stream(s, "echo begun; sleep 300")
+	c.Event("exec.output")
+	if links() != 1 {
+		t.Errorf("%d links", links())
+	}
+	c.Close()
+	testkit.Eventually(t, "the link ends with its client, and so does the session", func() bool { return links() == 0 && one.Pool.LiveCount() == 0 })
+
+	s = gate.Dial("any").Session()
+	lasting := token.grant
+	token.grant = auth.ForLink(auth.Principal{Subject: "bob", Role: auth.User}, "", time.Now().Add(2*time.Second))
+	c = gate.Dial("any")
+	c.Begin("exec.run", object{"session_id": s, "command": "sleep 300"})
+	if code := c.CloseStatus(); code != 4401 {
+		t.Errorf("closed with %d", code)
+	}
+	testkit.Eventually(t, "the link ends with the credential", func() bool { return links() == 1 })
+
+	token.grant = lasting
+	c = gate.Dial("any")
+	c.Call("session.info", object{"session_id": s})
+	soon, cancel := context.WithTimeout(context.Background(), ShutdownNotice)
+	defer cancel()
+	one.clients.Leave(soon, soon.Done())
+	if code := c.CloseStatus(); code != websocket.StatusServiceRestart {
+		t.Errorf("closed with %d", code)
+	}
+	if told := c.Seen("server.shutdown"); len(told) > 0 {
+		t.Error("the client was told of another server's shutdown")
+	}
+}
+
+// oneToken is one credential that every token names.
+type oneToken struct{ grant *auth.Grant }
+
+func (o *oneToken) Lookup(string) (*auth.Grant, auth.Outcome) { return o.grant, auth.Accepted }
+func (o *oneToken) ByID(string) *auth.Grant                   { return nil }
+
+// TestRelayedRequestsAreAudited: both nodes write an entry, with the same id of the connection; ours says which node it was.
+func TestRelayedRequestsAreAudited(t *testing.T) {
+	dir := t.TempDir()
+	n := 0
+	cl := newCluster(t, []string{"gate", "one"}, func(c *config) {
+		n++
+		log, err := audit.Open(audit.Config{Path: fmt.Sprintf("%s/%d", dir, n), Commands: audit.KeepCommands}, zerolog.Nop())
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() { log.Close() })
+		c.audit = log
+	})
+	c := cl.node("gate").Dial()
+	s := c.Session()
+	e := c.Run(s, "echo audited").Str("exec_id")
+	c.Try("exec.run", object{"session_id": s, "command": "x", "working_dir": "/nowhere"})
+	entries := func(file string) (all []object) {
+		text, _ := os.ReadFile(dir + "/" + file)
+		for line := range strings.Lines(string(text)) {
+			o := object{}
+			if json.Unmarshal([]byte(line), &o) == nil && o.Str("action") == "exec.run" {
+				all = append(all, o)
+			}
+		}
+		return all
+	}
+	testkit.Eventually(t, "both nodes have written", func() bool { return len(entries("1")) == 2 && len(entries("2")) == 2 })
+	ours, theirs := entries("1"), entries("2")
+	if o := ours[0]; o.Str("node") != "one" || o.Str("session") != s || o.Str("exec") != e || o.Str("outcome") != "ok" || o.Str("command") != "echo audited" {
+		t.Error(o)
+	}
+	if o := ours[1]; o.Str("outcome") != "WORKING_DIR_NOT_FOUND" {
+		t.Error(o)
+	}
+	for i := range ours {
+		if o := theirs[i]; o.Str("conn") == "" || o.Str("conn") != ours[i].Str("conn") || o.Has("node") || !strings.HasPrefix(o.Str("remote"), "127.0.0.1") {
+			t.Errorf("%v beside %v", o, ours[i])
+		}
 	}
 }
