@@ -234,6 +234,8 @@ class Run:
 
     async def do_connect(self, step: Mapping[str, Any], names: dict[str, Any]) -> Any:
         options = {"session": step["session"]} if "session" in step else {}
+        if "patience_s" in step:
+            options["patience"] = step["patience_s"]
         if self.unix:
             where: dict[str, Any] = {"unix": self.unix}
         else:

@@ -13,8 +13,9 @@ import time
 
 import pytest
 import trl_client
-from conftest import DEADLINE, ROOT, environment, until
+from conftest import DEADLINE, ROOT, Gateway, environment, until
 from trl_client import aio
+from trl_client._transport import WebSocket
 
 Address = dict[str, str]
 
@@ -218,3 +219,46 @@ def test_a_log_line_without_an_end_is_bounded(address: Address) -> None:
     with trl_client.connect(**address) as sandbox, sandbox.create_session() as session:
         process = session.start_process("head -c 3000000 /dev/zero | tr '\\0' x; echo ready; sleep 600")
         assert len(process.wait_for_log("ready", timeout=DEADLINE).line) < 2 << 20
+
+
+def test_a_final_refusal_is_remembered(gateway: Gateway, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A client that goes on dialling with a wrong token would have its address locked out."""
+    pytest.importorskip("websockets")
+    create = [gateway.binary, "token", "create", "--state-dir", gateway.state, "--subject", "me", "--role", "user"]
+    gateway.stop()  # so that it knows the token when it starts
+    token = subprocess.run(create, check=True, capture_output=True, text=True).stdout.strip()
+    gateway.start()
+    with trl_client.connect(gateway.url, token=token) as sandbox:
+        assert sandbox.exec("echo on").stdout == "on\n"
+        gateway.stop()
+        pathlib.Path(gateway.state, "tokens").unlink()
+        gateway.start()
+        dials = 0
+        dial = WebSocket.dial
+
+        async def counted(url: str, token: str | None) -> WebSocket:
+            nonlocal dials
+            dials += 1
+            return await dial(url, token)
+
+        monkeypatch.setattr(WebSocket, "dial", counted)
+        for _ in range(3):
+            with pytest.raises(trl_client.AuthError):
+                sandbox.exec("true")
+        assert dials == 1
+
+
+def test_a_reader_that_gives_up_at_once_takes_nothing_from_the_next(address: Address) -> None:
+    async def main() -> None:
+        async with aio.connect(**address) as sandbox, sandbox.create_session() as session:
+            process = await session.start_process("sleep 0.5; echo late; sleep 600")
+            for _ in range(3):
+                first = asyncio.create_task(anext(process.stream_logs()))
+                for _ in range(3):  # until its request is sent, and not answered yet
+                    await asyncio.sleep(0)
+                first.cancel()
+                second = process.stream_logs()
+                assert (await asyncio.wait_for(anext(second), DEADLINE)).data == "late\n"
+                await second.aclose()
+
+    asyncio.run(main())

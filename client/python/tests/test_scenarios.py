@@ -44,7 +44,7 @@ def words(value: Any) -> set[str]:
     if isinstance(value, list):
         return set().union(*map(words, value))
     if isinstance(value, dict):
-        return {str(value.get("do")), str(value.get("action")), str("token" in value)} | words(list(value.values()))
+        return {str(value.get("do")), str(value.get("action")).partition("/")[0], str("token" in value)} | words(list(value.values()))
     return set()
 
 
@@ -54,7 +54,7 @@ def cases() -> Iterator[Any]:
         yield pytest.param(scenario, False, False, id=f"{scenario['name']}, async")
         if not {"abort"} & used and not scenario.get("slow"):  # a blocked thread cannot be cancelled from outside
             yield pytest.param(scenario, True, False, id=f"{scenario['name']}, sync")
-        if not {"drop", "cut", "settle", "True"} & used:  # the rig's proxy and tokens are for the WebSocket
+        if not {"drop", "cut", "close", "settle", "True"} & used:  # the rig's proxy and tokens are for the WebSocket
             yield pytest.param(scenario, False, True, id=f"{scenario['name']}, Unix socket")
 
 

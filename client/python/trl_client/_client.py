@@ -42,6 +42,7 @@ class Client:
         self._noted: Link | None = None  # the link whose loss counts already
         self._tasks: set[asyncio.Task[Any]] = set()
         self._siblings: set[Client] = set()
+        self._refused: TrlError | None = None  # the server refused a dial, and would refuse the next one
         self.followers: dict[str, set[Stream]] = {}  # who reads a process's output, by the id of the process
 
     @classmethod
@@ -99,36 +100,51 @@ class Client:
         repeat = repeat_of(method, params)
         asked: Link | None = None  # the link on which an answer was lost
         while True:
-            link = await self.connected(method, asked)
+            link = await self.connected(method, asked, keyed=repeat == "keyed")
             try:
                 return await link.call(method, params, sent=sent)
             except Lost as e:
+                if not e.sent:
+                    continue
                 if repeat == "never":
                     raise ConnectionLostError(str(e), outcome="unknown", method=method) from e
-                if repeat == "keyed":
-                    asked = link
+                asked = link
 
-    async def connected(self, method: str = "", asked: Link | None = None) -> Link:
-        """A live connection. Given the link on which the answer to a request was lost, it must be to the same epoch."""
+    async def connected(self, method: str = "", asked: Link | None = None, keyed: bool = True) -> Link:
+        """A live connection. `asked` is the link on which the answer to a request was lost. If the request is keyed, the connection must
+        be to the same epoch."""
+        if self._link.lost is None and asked is None and not self._closed:
+            self._check_place()
+            return self._link
         try:
             link = await self._connected()
         except ConnectionLostError as e:
             raise ConnectionLostError(e.message, outcome="unknown" if asked else "not_sent", method=method) from e
-        if asked and asked.epoch != link.epoch:
+        except TrlError as e:
+            if asked is None or not keyed or isinstance(e, ClosedError):
+                raise
+            raise ConnectionLostError(str(e), outcome="unknown", method=method) from e
+        if keyed and asked and asked.epoch != link.epoch:
             why = "the server was started anew, and the answer is lost"
             raise ConnectionLostError(why, outcome="unknown", method=method)
         return link
 
-    async def _connected(self) -> Link:
+    def _check_place(self) -> None:
         if os.getpid() != self._pid:
             raise RuntimeError("this process was forked after connect(): connect again in the child")
         if asyncio.get_running_loop() is not self._loop:
             raise RuntimeError("this client belongs to another event loop: connect in the loop that uses it")
+
+    async def _connected(self) -> Link:
+        self._check_place()
         if self._closed:
             raise ClosedError("the client is closed")
         lost = self._link.lost
         if lost is None:
             return self._link
+        refused = self._refused or (None if lost.temporary else lost.error)
+        if refused is not None:
+            raise type(refused)(refused.message, code=refused.code, details=refused.details)
         if not lost.temporary:
             raise ConnectionLostError(str(lost))
         if self._dialing is None:
@@ -176,7 +192,11 @@ class Client:
                 return await self._dial()
             except Lost as e:
                 left = until - time.monotonic()
-                if not e.temporary or left <= 0:
+                absent = e.error is not None and e.error.code == "NOT_SUPPORTED"  # a proxy says so of a gateway that was here before
+                if e.error is not None and not e.temporary and not absent:
+                    self._refused = e.error
+                    raise e.error from e
+                if left <= 0 or not (e.temporary or absent):
                     raise ConnectionLostError(f"{why} {e}") from e
             await asyncio.sleep(min(pause * random.uniform(0.5, 1), left))
             pause = min(2 * pause, _MAX_PAUSE)
@@ -186,7 +206,7 @@ class Client:
         if self._noted is link and self._until is not None:
             return self._until
         self._noted = link
-        if self._until is not None and not link.useful and link.lived < self._patience:
+        if self._until is not None and not link.useful and link.lived < 1:  # a command may be silent for longer
             self._pause = min(max(2 * self._pause, _PAUSE_AFTER_USELESS), _MAX_PAUSE)
             return self._until
         self._pause = _PAUSE_AFTER_USELESS if link.lived < 1 else 0.0

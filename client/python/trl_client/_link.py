@@ -113,6 +113,9 @@ class Link:
         self._terminals: dict[str, str] = {}  # the stream of each terminal: term.resized names only the terminal
         self.listener: Feed | None = None  # gets the events of a watched session
         self._detaching: set[asyncio.Task[None]] = set()
+        self._opening = 0  # requests in flight that have a feed
+        self._opened = asyncio.Event()  # their number is 0
+        self._opened.set()
         self._heard = self.created = time.monotonic()
         self.epoch = ""
         self.useful = False  # output has come, or the answer to a request
@@ -127,8 +130,9 @@ class Link:
     ) -> dict[str, Any]:
         """Sends a request and returns the data of its answer. A feed gets the stream that the answer names."""
         call = _Call(method, self._loop.create_future(), feed)
-        request_id = await self._send(call, params, sent)
+        request_id = 0
         try:
+            request_id = await self._send(call, params, sent)
             return await call.answer
         except asyncio.CancelledError:
             if feed is not None:
@@ -148,7 +152,7 @@ class Link:
 
     async def _send(self, call: _Call, params: Mapping[str, Any], sent: Sent | None) -> int:
         if self.lost:
-            raise self.lost.again()
+            raise self.lost.again(sent=False)
         self._next_id += 1
         request_id = self._next_id
         request = {"id": request_id, "method": call.method, "params": params}
@@ -156,6 +160,9 @@ class Link:
         if len(frame) > MAX_REQUEST // 4 and len(frame.encode()) > MAX_REQUEST:
             raise TrlError("the request is too large", code="REQUEST_TOO_LARGE", method=call.method)
         self._calls[request_id] = call
+        if call.feed is not None:
+            self._opening += 1
+            self._opened.clear()
         if sent:
             sent(self, request_id)
         try:
@@ -166,13 +173,19 @@ class Link:
             raise
         return request_id
 
+    def _answered(self, call: _Call) -> None:
+        if call.feed is not None:
+            self._opening -= 1
+            if self._opening == 0:
+                self._opened.set()
+
     def leave(self, feed: Feed, key: str, thing: str) -> asyncio.Task[None] | None:
         """Drops the rest of a feed and asks the server to send no more of it."""
         feed.left = True
         if self.lost or self._streams.get(feed.stream_id) is not feed:
             return None  # it has ended, or another feed has the stream now
         self._forget(feed)
-        task = asyncio.create_task(self._detach(_DETACH[key], {key: thing}))
+        task = asyncio.create_task(self._detach(feed.stream_id, _DETACH[key], {key: thing}))
         self._detaching.add(task)
         task.add_done_callback(self._detaching.discard)
         return task
@@ -185,7 +198,10 @@ class Link:
         for term_id in [t for t, stream_id in self._terminals.items() if stream_id == feed.stream_id]:
             del self._terminals[term_id]
 
-    async def _detach(self, method: str, params: Mapping[str, str]) -> None:
+    async def _detach(self, stream_id: str, method: str, params: Mapping[str, str]) -> None:
+        await self._opened.wait()  # a request in flight may be for the same stream, and the server must get it last
+        if stream_id in self._streams:
+            return  # another feed has it now
         try:
             await self.call(method, params)
         except (Lost, TrlError):
@@ -212,6 +228,7 @@ class Link:
             feed.put(why.again())
         self._calls.clear()
         self._streams.clear()
+        self._opened.set()
 
     async def _read(self) -> None:
         try:
@@ -256,6 +273,7 @@ class Link:
                 error = from_wire(frame["error"])
                 self._die(Lost(str(error), temporary=error.retryable, error=error))
             return
+        self._answered(call)
         self.useful = self.useful or call.feed is None
         if frame["ok"]:
             if call.feed is not None:

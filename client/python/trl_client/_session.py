@@ -128,7 +128,7 @@ class Session:
             data = to_bytes(stdin)
         else:
             params |= _stdin(stdin)
-        return Command(self._client, self._use, params, data, max_output_bytes or DEFAULT_OUTPUT)
+        return Command(self._client, self._use, params, data, DEFAULT_OUTPUT if max_output_bytes is None else max_output_bytes)
 
     async def run(
         self,
@@ -148,7 +148,7 @@ class Session:
             await asyncio.wait({starting})
             process = starting.result()
             feeding = self._client.spawn(_feed(process, to_bytes(input))) if input is not None else None
-            result = await _collect(process, self.id, max_output_bytes or DEFAULT_OUTPUT)
+            result = await _collect(process, self.id, DEFAULT_OUTPUT if max_output_bytes is None else max_output_bytes)
             if feeding:
                 await feeding
         except asyncio.CancelledError:

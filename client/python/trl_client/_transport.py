@@ -30,16 +30,17 @@ class Transport(Protocol):
 
 
 class Lost(Exception):
-    """The connection has ended. `temporary` says whether dialling again makes sense."""
+    """The connection has ended. `temporary` says whether dialling again makes sense, `sent` whether the server may have got a request."""
 
-    def __init__(self, why: str, *, temporary: bool = True, error: TrlError | None = None) -> None:
+    def __init__(self, why: str, *, temporary: bool = True, error: TrlError | None = None, sent: bool = True) -> None:
         super().__init__(why)
         self.temporary = temporary
         self.error = error  # what the server said, if it said anything
+        self.sent = sent
 
-    def again(self) -> Lost:
+    def again(self, *, sent: bool = True) -> Lost:
         """The same, to be raised elsewhere: an exception carries the traceback of one place."""
-        return Lost(str(self), temporary=self.temporary, error=self.error)
+        return Lost(str(self), temporary=self.temporary, error=self.error, sent=sent)
 
 
 class UnixSocket:
@@ -86,8 +87,8 @@ def _websockets() -> Any:
         raise TrlError("connecting to http:// and ws:// needs the package `websockets`: pip install websockets") from e
 
 
-# A client that dials again after one of these would meet the same end.
-_FINAL_CLOSES = {1000, 1002, 1007, 1008, 1009, 4401, 4403}
+# A client that dials again after one of these, or after a code of the server's own, would meet the same end (PROTOCOL.md, Closing).
+_FINAL_CLOSES = {1000, 1002, 1003, 1007, 1008, 1009, 1010, *range(4000, 5000)}
 
 
 class WebSocket:
@@ -139,7 +140,9 @@ def _ended(closed: Any) -> Lost:
     bye = closed.rcvd
     if bye is None:
         return Lost("cut off")
-    return Lost(f"closed by the server: {bye.code} {bye.reason}".rstrip(), temporary=bye.code not in _FINAL_CLOSES)
+    why = f"closed by the server: {bye.code} {bye.reason}".rstrip()
+    error = from_wire({"code": "AUTH_FAILED", "message": why}) if bye.code == 4401 else None
+    return Lost(why, temporary=bye.code not in _FINAL_CLOSES, error=error)
 
 
 def _endpoint(url: str) -> str:

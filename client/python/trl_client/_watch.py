@@ -71,7 +71,8 @@ class Watch:
             while True:
                 event = await self._next()
                 yield event
-                if isinstance(event, SessionEvent) and event.data.get("to") == "TERMINATED":
+                state = event.info["state"] if isinstance(event, Missed) else event.data.get("to")
+                if state == "TERMINATED":
                     return
         finally:
             self._parent.spawn(self.close())
