@@ -294,7 +294,7 @@ func (c *Client) redial(l *link, until time.Time, wait time.Duration) (*link, er
 		case late != nil:
 			err = errors.New("the server does not answer") // instead of the caller's deadline, whose errors have the same names
 		}
-		if !temporary(err) || !time.Now().Before(until) {
+		if !temporary(err) && !isAbsent(err) || !time.Now().Before(until) {
 			return nil, unsent(fmt.Errorf("%v; and then: %w", l.lost(), err))
 		}
 		_ = sleep(c.ctx, min(pause/2+rand.N(pause/2), time.Until(until)))
@@ -317,7 +317,7 @@ func (c *Client) install(d *dialing, l *link, err error) {
 	if !closed && err == nil {
 		c.link = l
 	}
-	if refusal, ok := errors.AsType[*protocol.Error](err); ok && !temporary(refusal) {
+	if refusal, ok := errors.AsType[*protocol.Error](err); ok && !temporary(refusal) && !isAbsent(refusal) {
 		c.refused = err
 	}
 	c.dialing = nil

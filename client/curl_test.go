@@ -27,9 +27,12 @@ import (
 
 // notOverHTTP has the scenarios that plain HTTP cannot carry out, and why. All others run over POST /v1/rpc with curl.
 var notOverHTTP = map[string]string{
-	"an argument list is quoted":            "a client quotes it; a request has the text",
-	"100 MiB of output that nobody reads":   "a response has the window of its socket, and no window_bytes; TestRPCReaderThatStops of package web shows its bound",
-	"a terminal comes back with its screen": "term.open sends events on a connection that also carries input: it needs the WebSocket",
+	"an argument list is quoted":                                                              "a client quotes it; a request has the text",
+	"a close code says whether another connection is made":                                    "there is no connection",
+	"patience begins when somebody needs the connection, and a silent one was no useless one": "there is no connection",
+	"a client's own session that has ended is made anew":                                      "a request names its session",
+	"100 MiB of output that nobody reads":                                                     "a response has the window of its socket, and no window_bytes; TestRPCReaderThatStops of package web shows its bound",
+	"a terminal comes back with its screen":                                                   "term.open sends events on a connection that also carries input: it needs the WebSocket",
 }
 
 // longWithCurl has the scenarios that start so many curls, or wait for so long, that only make test-soak runs them.

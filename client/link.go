@@ -497,8 +497,8 @@ func isShuttingDown(err error) bool {
 func wasCut(err error) bool { return errors.Is(err, errCutOff) || errors.Is(err, syscall.ECONNRESET) }
 
 // temporary reports whether connecting again makes sense after this end of a link, as PROTOCOL.md says under Closing. It does not after a normal
-// close, a policy violation, a frame that is too big, or one of our own 4xxx codes. Of the server's refusals, a full server and an ending one are
-// temporary.
+// close, after codes that say what is wrong with the client, or after one of the server's own 4xxx codes. Of the server's refusals, a full server and an
+// ending one are temporary.
 func temporary(err error) bool {
 	if errors.Is(err, ErrClosed) || errors.Is(err, errBadFrame) {
 		return false
@@ -506,12 +506,17 @@ func temporary(err error) bool {
 	if refused := (*protocol.Error)(nil); errors.As(err, &refused) {
 		return refused.Code == protocol.LimitExceeded || refused.Code == protocol.RateLimited || refused.Code == protocol.ShuttingDown
 	}
-	switch code := websocket.CloseStatus(err); code {
-	case -1: // no close frame at all: 1006
-		return true
-	case websocket.StatusGoingAway, websocket.StatusNoStatusRcvd, websocket.StatusInternalError,
-		websocket.StatusServiceRestart, websocket.StatusTryAgainLater, websocket.StatusBadGateway:
-		return true
+	switch code := websocket.CloseStatus(err); code { // -1 means that no close frame came
+	case websocket.StatusNormalClosure, websocket.StatusProtocolError, websocket.StatusUnsupportedData, websocket.StatusInvalidFramePayloadData,
+		websocket.StatusPolicyViolation, websocket.StatusMessageTooBig, websocket.StatusMandatoryExtension:
+		return false
+	default:
+		return code < 4000 || code >= 5000
 	}
-	return false
+}
+
+// isAbsent reports whether something else than a gateway answered. A proxy does so for a gateway that is away.
+func isAbsent(err error) bool {
+	refused := (*protocol.Error)(nil)
+	return errors.As(err, &refused) && refused.Code == protocol.NotSupported
 }

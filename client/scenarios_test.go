@@ -226,7 +226,7 @@ func (g *gateway) token(q step) string {
 }
 
 func (r *run) connect(ctx context.Context, q step) (*client.Client, error) {
-	c, err := client.Connect(ctx, client.Options{URL: r.gateway.URL, Token: r.gateway.token(q), Session: q.text("session", "")})
+	c, err := client.Connect(ctx, client.Options{URL: r.gateway.URL, Token: r.gateway.token(q), Session: q.text("session", ""), Patience: q.duration("patience_s")})
 	if err == nil {
 		r.mu.Lock()
 		r.clients = append(r.clients, c)

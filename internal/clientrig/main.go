@@ -15,6 +15,7 @@ import (
 	"os"
 	"os/signal"
 	"path/filepath"
+	"strconv"
 	"sync"
 	"syscall"
 
@@ -74,6 +75,24 @@ type control struct {
 func (r *control) handler() http.Handler {
 	mux := http.NewServeMux()
 	mux.HandleFunc("POST /start", r.answer(r.start))
+	of := func(act func(*gateway, *http.Request) (any, error)) http.HandlerFunc {
+		return r.answer(func(q *http.Request) (any, error) {
+			r.mu.Lock()
+			g := r.gateways[q.PathValue("id")]
+			r.mu.Unlock()
+			if g == nil {
+				return nil, errors.New("no such gateway")
+			}
+			return act(g, q)
+		})
+	}
+	mux.HandleFunc("POST /{id}/close/{code}", of(func(g *gateway, q *http.Request) (any, error) {
+		code, err := strconv.ParseUint(q.PathValue("code"), 10, 16)
+		if err != nil {
+			return nil, err
+		}
+		return nil, g.proxy.end(uint16(code))
+	}))
 	for name, act := range map[string]func(*gateway) (any, error){
 		"cut":     func(g *gateway) (any, error) { g.proxy.cut(true); return nil, nil },
 		"mend":    func(g *gateway) (any, error) { g.proxy.mend(); return nil, nil },
@@ -84,15 +103,7 @@ func (r *control) handler() http.Handler {
 		"settle":  func(g *gateway) (any, error) { return g.proxy.settle() },
 		"stop":    r.end,
 	} {
-		mux.HandleFunc("POST /{id}/"+name, r.answer(func(q *http.Request) (any, error) {
-			r.mu.Lock()
-			g := r.gateways[q.PathValue("id")]
-			r.mu.Unlock()
-			if g == nil {
-				return nil, errors.New("no such gateway")
-			}
-			return act(g)
-		}))
+		mux.HandleFunc("POST /{id}/"+name, of(func(g *gateway, _ *http.Request) (any, error) { return act(g) }))
 	}
 	if page := os.Getenv("TRL_TEST_PAGES"); page != "" { // a browser's tests load their page and scripts from here
 		mux.Handle("GET /", http.FileServer(http.Dir(page)))

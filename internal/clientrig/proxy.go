@@ -1,6 +1,7 @@
 package main
 
 import (
+	"encoding/binary"
 	"errors"
 	"net"
 	"sync"
@@ -16,6 +17,7 @@ type proxy struct {
 
 	mu     sync.Mutex
 	open   map[net.Conn]struct{} // guarded by mu; the clients' ends
+	latest net.Conn              // guarded by mu; the client's end of the newest connection
 	closed bool                  // guarded by mu; a new connection is reset at once
 }
 
@@ -42,6 +44,7 @@ func (p *proxy) relay(c net.Conn) {
 	p.mu.Lock()
 	closed := p.closed
 	p.open[c] = struct{}{}
+	p.latest = c
 	p.mu.Unlock()
 	defer func() {
 		p.mu.Lock()
@@ -103,6 +106,21 @@ func (p *proxy) mend() {
 func (p *proxy) close() {
 	p.Listener.Close()
 	p.cut(true)
+}
+
+// end ends the newest connection as a server does, with a close frame. Nothing else may be on its way to the client.
+func (p *proxy) end(code uint16) error {
+	p.mu.Lock()
+	c := p.latest
+	p.mu.Unlock()
+	if c == nil {
+		return errors.New("no connection")
+	}
+	if _, err := c.Write(binary.BigEndian.AppendUint16([]byte{0x88, 2}, code)); err != nil {
+		return err
+	}
+	_ = c.(*net.TCPConn).CloseWrite() // the client may have been faster
+	return nil
 }
 
 func reset(c net.Conn) {

@@ -2,10 +2,8 @@ import type * as wire from "./wire.gen.js";
 /** Keeps the beginning and the end of what is written to it, as the server does for exec.run. */
 export declare class Collector {
     most: number;
-    private readonly pieces;
-    private head;
-    private headPieces;
-    private tail;
+    private readonly head;
+    private readonly tail;
     private dropped;
     /** At most `most` bytes are kept. */
     constructor(most: number);
@@ -13,4 +11,6 @@ export declare class Collector {
     /** What is missing between beginning and end. */
     get omitted(): wire.Omitted | undefined;
     bytes(): Uint8Array;
+    private get tailRoom();
+    private cut;
 }

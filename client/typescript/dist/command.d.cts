@@ -40,6 +40,8 @@ export interface StreamOptions extends Omit<ExecOptions, "stdin"> {
 }
 /** More input than this goes in pieces. */
 export declare const largestStdin: number;
+/** Calls a function with the id of a session, for one request. */
+export type Use = <T>(ask: (sessionId: string) => Promise<T>) => Promise<T>;
 /**
  * A command whose output comes as it is written. Iterate over it for events, or over `bytes()`, once; or ask for its `result()`. To break out of the
  * iteration leaves the command running.
@@ -59,6 +61,7 @@ export declare class Command implements AsyncIterable<ExecEvent> {
     private gaps;
     private readonly outcome;
     private cancelling;
+    private inputFailure;
     /** The offset after the last byte that was read. */
     get offset(): number;
     /** The exit code, when the command has ended. Whoever asks for it, and does not read, lets old output go. */
@@ -85,9 +88,13 @@ export declare class Command implements AsyncIterable<ExecEvent> {
     private pieces;
     /** Everything that comes, and the exit as the last; it also keeps the output for the result. */
     private items;
+    /** Nobody reads any more. */
+    private left;
     private finish;
     /** Ends the command, waits for its end, but not for ever, and has the reader get the signal's reason. */
     private readonly onAbort;
+    /** A command may end before it has read everything. Otherwise it got a part of its input, or a part twice, and must not go on. */
+    private readonly onInputFailure;
     private sendCancel;
 }
 /** The output of a command that was started, from an offset on. With `skip` the command does not wait for a slow reader. */

@@ -8,7 +8,10 @@ export interface ConnectionOptions {
     token?: string | undefined;
     /** Gets a ticket before each dial, for pages that must not have a token. */
     ticket?: (() => Promise<string>) | undefined;
-    /** For how long (ms) a lost connection is dialled, 45 s by default. Afterwards each call that needs one makes one attempt. */
+    /**
+     * For how long (ms) a lost connection is dialled, 45 s by default; counted anew when somebody first needs it. Afterwards each call that needs one makes
+     * one attempt.
+     */
     patience?: number | undefined;
     /** The class to use where the runtime has none, such as that of `ws`. */
     WebSocket?: typeof globalThis.WebSocket | undefined;
@@ -49,6 +52,7 @@ export declare class Connection {
     private link;
     private dialling;
     private until;
+    private missed;
     private wait;
     private closed;
     private failure;
@@ -58,6 +62,7 @@ export declare class Connection {
     private readonly followers;
     private heart;
     private hurry;
+    private readonly siblings;
     constructor(o: ConnectionOptions, pace?: Pace, pulse?: Pulse);
     /** Dials for the first time. */
     open(signal?: AbortSignal): Promise<void>;
@@ -65,6 +70,8 @@ export declare class Connection {
     retry(): void;
     /** A live link. It waits for one that is being dialled. */
     connected(signal?: AbortSignal): Promise<Link>;
+    /** Somebody needs a connection. The time of our patience counts from the first time, because until then nobody waited. */
+    private miss;
     /** The live link, if there is one now. */
     get current(): Link | undefined;
     /**
@@ -79,6 +86,10 @@ export declare class Connection {
     /** Calls a listener with every new link after the first. */
     onReturn(listener: (link: Link) => void): () => void;
     close(): Promise<void>;
+    /** Another connection to the same gateway, for what must not wait for the streams of this one. It ends with this one at the latest. */
+    sibling(onState: (state: ConnectionState) => void): Connection;
+    /** Ends a sibling. */
+    drop(sibling: Connection): Promise<void>;
     private become;
     /** Makes one connection, and asks it for its epoch: something else than trl might listen at the address. */
     private dial;

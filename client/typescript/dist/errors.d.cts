@@ -64,6 +64,8 @@ export declare class ConnectionLostError extends Error {
     /** `unknown`: the server may have carried out the request. `unsent`: it never got it. */
     outcome: "unknown" | "unsent", options?: ErrorOptions);
 }
+/** What a loss means for a request that was sent over an earlier connection: the server may have carried it out. */
+export declare function afterSending(error: unknown): unknown;
 /** `close` was called. */
 export declare class ClosedError extends Error {
     readonly name = "ClosedError";

@@ -81,10 +81,10 @@ export declare function execParams(sessionId: string, command: string | readonly
     request_key: string;
     record: boolean | undefined;
 };
-/** What a command wrote, as it is returned. */
+/** What a command wrote, as text or as bytes, as it is returned. */
 export interface Output {
-    stdout: Uint8Array;
-    stderr: Uint8Array;
+    stdout: string | Uint8Array;
+    stderr: string | Uint8Array;
     truncated: boolean;
     omitted?: wire.OmittedStreams | undefined;
 }

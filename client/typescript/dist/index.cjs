@@ -41,6 +41,7 @@ __export(index_exports, {
   SessionTerminatedError: () => SessionTerminatedError,
   Terminal: () => Terminal,
   TrlError: () => TrlError,
+  afterSending: () => afterSending,
   connect: () => connect,
   refusal: () => refusal,
   shell: () => shell
@@ -149,6 +150,10 @@ var ConnectionLostError = class extends Error {
   outcome;
   name = "ConnectionLostError";
 };
+function afterSending(error) {
+  if (!(error instanceof ConnectionLostError || error instanceof TrlError)) return error;
+  return new ConnectionLostError(error.message, "unknown", { cause: error });
+}
 var ClosedError = class extends Error {
   name = "ClosedError";
   constructor(message = "the client is closed") {
@@ -383,8 +388,9 @@ var Position = class {
     };
   }
 };
+var encoder = new TextEncoder();
 function toBytes(data) {
-  return typeof data === "string" ? new TextEncoder().encode(data) : data;
+  return typeof data === "string" ? encoder.encode(data) : data;
 }
 function decodeBytes(text, encoding) {
   if (encoding !== "base64") return toBytes(text);
@@ -398,18 +404,24 @@ function toBase64(bytes) {
   for (let i = 0; i < bytes.length; i += 32768) binary += String.fromCharCode(...bytes.subarray(i, i + 32768));
   return btoa(binary);
 }
+var strictText = new TextDecoder("utf-8", { fatal: true, ignoreBOM: true });
+var smallText = 128 << 10;
 function encodeBytes(bytes) {
   try {
-    return { data: new TextDecoder("utf-8", { fatal: true, ignoreBOM: true }).decode(bytes) };
+    const data = strictText.decode(bytes);
+    if (bytes.length <= smallText || JSON.stringify(data).length <= 1.5 * bytes.length) return { data };
   } catch {
-    return { data: toBase64(bytes), encoding: "base64" };
   }
+  return { data: toBase64(bytes), encoding: "base64" };
 }
 
 // src/link.ts
+var largestMessage = 4 << 20;
+var socketOpen = 1;
+var closedByUs = 0;
 var exits = /* @__PURE__ */ new Set(["exec.exit", "process.exit", "term.exit"]);
 var Link = class {
-  // term_id → stream_id
+  // requests in flight that have a sink
   constructor(socket, tell, died, follower) {
     this.socket = socket;
     this.tell = tell;
@@ -434,7 +446,13 @@ var Link = class {
   streams = /* @__PURE__ */ new Map();
   numbers = /* @__PURE__ */ new Map();
   // stream_no → stream_id
+  numberOf = /* @__PURE__ */ new Map();
+  // stream_id → stream_no
   terminals = /* @__PURE__ */ new Map();
+  // term_id → stream_id
+  left = /* @__PURE__ */ new Map();
+  // by stream_id: asks the server to send no more of a stream that was left
+  opening = 0;
   /**
    * Sends a request. The sink gets the stream that the answer names; it is in place before the stream's first frame. The id is for exec.cancel.
    */
@@ -442,11 +460,18 @@ var Link = class {
     const id = this.nextId++;
     const answer = new Promise((resolve, reject) => {
       if (this.loss) {
-        reject(this.lostError());
+        reject(this.lostError(false));
         return;
       }
-      this.calls.set(id, { method, sink, resolve, reject });
-      this.socket.send(JSON.stringify({ id, method, params }));
+      const text = JSON.stringify({ id, method, params });
+      if (text.length > largestMessage / 3 && new TextEncoder().encode(text).length > largestMessage) {
+        reject(new TrlError("the request is too large", "REQUEST_TOO_LARGE", {}, method));
+        return;
+      }
+      const sent = this.socket.readyState === socketOpen;
+      this.calls.set(id, { method, sink, sent, resolve, reject });
+      if (sink) this.opening++;
+      if (sent) this.socket.send(text);
     });
     return { id, answer };
   }
@@ -455,28 +480,43 @@ var Link = class {
     this.call(method, params).answer.catch(() => {
     });
   }
-  /** Takes a sink off its stream: later frames of it are dropped. */
-  drop(streamId, sink) {
-    if (this.streams.get(streamId) === sink) this.streams.delete(streamId);
+  /** Takes a sink off its stream, and has the server asked to send no more of it, unless another sink has the stream now. */
+  leave(streamId, sink, detach) {
+    if (this.loss || this.streams.get(streamId) !== sink) return;
+    this.forget(streamId);
+    this.left.set(streamId, detach);
+    this.detachLeft();
+  }
+  /** It waits while a request for a stream is in flight: that may be for a stream that was left, and the server must get it last. */
+  detachLeft() {
+    if (this.opening > 0) return;
+    const left = [...this.left.values()];
+    this.left.clear();
+    for (const detach of left) detach();
   }
   /** Ends the link. The promise resolves when the other side has said goodbye, or after a second. */
   close() {
     const gone = new Promise((resolve) => {
-      const late = setTimeout(resolve, 1e3);
+      const late = setTimeout(resolve, this.loss ? 0 : 1e3);
       this.socket.onclose = this.socket.onerror = () => {
         clearTimeout(late);
         resolve();
       };
     });
     this.socket.close(1e3);
-    this.die({ code: 1e3, why: "closed", final: true });
+    this.die({ code: closedByUs, why: "closed", final: true });
     return gone;
   }
   /** Gives up a socket that did not close by itself. */
   abandon(why) {
-    this.socket.onclose = this.socket.onerror = null;
+    this.end({ code: 1006, why, final: false });
+  }
+  end(loss) {
+    this.socket.onclose = null;
+    this.socket.onerror = () => {
+    };
     this.socket.close();
-    this.die({ code: 1006, why, final: false });
+    this.die(loss);
   }
   receive(data) {
     this.heardAt = performance.now();
@@ -487,24 +527,36 @@ var Link = class {
       if (frame && id !== void 0) this.deliver(id, frame.chunk);
       return;
     }
-    const message = JSON.parse(data);
+    let message;
+    try {
+      message = JSON.parse(data);
+    } catch {
+      this.end({ code: 1006, why: "unintelligible message from the gateway", final: true });
+      return;
+    }
     const { stream_no: no, stream_id: stream } = message.data ?? {};
-    if (typeof no === "number") this.numbers.set(no, stream);
+    if (typeof no === "number" && typeof stream === "string") this.number(stream, no);
     if (message.event !== void 0) this.notify(message.event, message.data ?? {});
     else if (typeof message.id === "number") this.settle(message.id, message);
-    else if (message.error) this.die({ code: 1006, why: message.error.message, final: false });
+    else if (message.error) {
+      const error = refusal(message.error);
+      this.end({ code: 1006, why: error.message, final: !error.retryable, error });
+    }
   }
   settle(id, message) {
     const call = this.calls.get(id);
     this.calls.delete(id);
     if (!call) return;
+    if (call.sink) this.opening--;
     if (!message.ok) {
       call.reject(refusal(message.error ?? { code: "INTERNAL_ERROR", message: "a failure without an error" }, call.method));
+      this.detachLeft();
       return;
     }
     const stream = message.data?.stream_id;
     if (call.sink && typeof stream === "string") {
       const before = this.streams.get(stream);
+      this.left.delete(stream);
       this.streams.set(stream, call.sink);
       if (before && before !== call.sink) before.displaced();
       if (typeof message.data?.term_id === "string") this.terminals.set(message.data.term_id, stream);
@@ -513,6 +565,19 @@ var Link = class {
       this.useful = true;
     }
     call.resolve(message.data ?? {});
+    this.detachLeft();
+  }
+  /** Notes the number of a stream in binary frames. An attach that is repeated may give another one. */
+  number(stream, no) {
+    this.numbers.delete(this.numberOf.get(stream));
+    this.numberOf.set(stream, no);
+    this.numbers.set(no, stream);
+  }
+  forget(stream) {
+    this.streams.delete(stream);
+    this.numbers.delete(this.numberOf.get(stream));
+    this.numberOf.delete(stream);
+    for (const [terminal, of] of this.terminals) if (of === stream) this.terminals.delete(terminal);
   }
   notify(event, data) {
     switch (event) {
@@ -529,7 +594,7 @@ var Link = class {
     }
     const stream = data.stream_id ?? this.terminals.get(data.term_id);
     const sink = stream === void 0 ? void 0 : this.streams.get(stream);
-    if (sink && stream !== void 0 && exits.has(event)) this.streams.delete(stream);
+    if (stream !== void 0 && exits.has(event)) this.forget(stream);
     sink?.event(event, data);
     this.tell(event, data);
   }
@@ -550,14 +615,17 @@ var Link = class {
     this.calls.clear();
     this.streams.clear();
     this.died(this);
-    for (const call of calls) call.reject(this.lostError());
+    for (const call of calls) call.reject(this.lostError(call.sent));
     for (const sink of sinks) sink.lost();
   }
-  lostError() {
-    return this.loss?.code === 1e3 ? new ClosedError() : new ConnectionLostError(`the connection was lost: ${this.loss?.why}`, "unknown");
+  lostError(sent) {
+    const { why, code } = this.loss;
+    if (code === closedByUs) return new ClosedError();
+    return new ConnectionLostError(`the connection was lost: ${why}`, sent ? "unknown" : "unsent");
   }
 };
-var finalCodes = /* @__PURE__ */ new Set([1e3, 1002, 1007, 1008, 1009, 4401, 4403]);
+var finalCodes = /* @__PURE__ */ new Set([1e3, 1002, 1003, 1007, 1008, 1009, 1010]);
+var isFinal = (code) => finalCodes.has(code) || code >= 4e3 && code < 5e3;
 function lossOf(close) {
   const words = {
     1001: "the gateway is going away",
@@ -567,7 +635,7 @@ function lossOf(close) {
     4401: "the credential has expired or was revoked",
     4403: "the gateway no longer allows this connection"
   };
-  return { code: close.code, why: close.reason || words[close.code] || `closed with ${close.code}`, final: finalCodes.has(close.code) };
+  return { code: close.code, why: close.reason || words[close.code] || `closed with ${close.code}`, final: isFinal(close.code) };
 }
 
 // src/repeat.gen.ts
@@ -634,8 +702,7 @@ function repeatOf(method, params) {
   if (repeat === "end") return (exec_id || process_id) && !signal ? "always" : "never";
   return repeat;
 }
-var Connection = class {
-  // ends the pause before the next dial
+var Connection = class _Connection {
   constructor(o, pace = defaultPace, pulse = {}) {
     this.o = o;
     this.pace = pace;
@@ -653,7 +720,9 @@ var Connection = class {
   link;
   dialling;
   until = 0;
-  // when our patience ends, since the connection was last useful
+  // when our patience ends, by performance.now()
+  missed = false;
+  // somebody has needed a connection since the last useful one was lost
   wait = 0;
   // before the next dial
   closed = false;
@@ -665,6 +734,8 @@ var Connection = class {
   followers = /* @__PURE__ */ new Map();
   heart;
   hurry = new AbortController();
+  // ends the pause before the next dial
+  siblings = /* @__PURE__ */ new Set();
   /** Dials for the first time. */
   async open(signal) {
     signal?.throwIfAborted();
@@ -675,7 +746,7 @@ var Connection = class {
   retry() {
     if (this.closed || this.current) return;
     this.failure = void 0;
-    this.until = Date.now() + this.patience;
+    this.until = performance.now() + this.patience;
     this.hurry.abort();
     this.hurry = new AbortController();
     this.redial().catch(() => {
@@ -687,8 +758,15 @@ var Connection = class {
       if (this.closed) throw new ClosedError();
       if (this.link && !this.link.loss) return this.link;
       if (this.failure) throw this.failure;
+      this.miss();
       await until(signal, this.dialling ?? this.redial());
     }
+  }
+  /** Somebody needs a connection. The time of our patience counts from the first time, because until then nobody waited. */
+  miss() {
+    if (this.missed || !this.link) return;
+    this.missed = true;
+    this.until = performance.now() + this.patience;
   }
   /** The live link, if there is one now. */
   get current() {
@@ -700,14 +778,19 @@ var Connection = class {
    */
   async call(method, params, o = {}) {
     o.signal?.throwIfAborted();
-    let epoch = "";
+    let asked;
     let repeat = "never";
     for (; ; ) {
-      const link = await this.connected(o.signal);
-      if (epoch && epoch !== this.epoch && repeat === "keyed") {
+      let link;
+      try {
+        link = this.current ?? await this.connected(o.signal);
+      } catch (error) {
+        throw asked === void 0 || repeat === "always" && error instanceof TrlError ? error : afterSending(error);
+      }
+      const { epoch } = this;
+      if (asked !== void 0 && asked !== epoch && repeat === "keyed") {
         throw new ConnectionLostError(`${method}: the server was started anew before it answered`, "unknown");
       }
-      epoch = this.epoch;
       const now2 = typeof params === "function" ? params() : params;
       repeat = o.repeat ?? repeatOf(method, now2);
       const { id, answer } = link.call(method, now2, o.sink);
@@ -715,7 +798,10 @@ var Connection = class {
       try {
         return await until(o.signal, answer);
       } catch (error) {
-        if (!(error instanceof ConnectionLostError) || repeat === "never") throw error;
+        if (!(error instanceof ConnectionLostError)) throw error;
+        if (error.outcome === "unsent") continue;
+        if (repeat === "never") throw error;
+        asked = epoch;
       }
     }
   }
@@ -743,11 +829,26 @@ var Connection = class {
     this.closed = true;
     this.closing.abort(new ClosedError());
     this.heart?.stop();
+    for (const sibling of this.siblings) void sibling.close();
     await this.link?.close();
     this.become({ kind: "closed", why: "closed" });
   }
+  /** Another connection to the same gateway, for what must not wait for the streams of this one. It ends with this one at the latest. */
+  sibling(onState) {
+    const sibling = new _Connection({ ...this.o, onState }, this.pace);
+    if (this.closed) throw new ClosedError();
+    sibling.epoch = this.epoch;
+    sibling.until = performance.now() + this.patience;
+    this.siblings.add(sibling);
+    return sibling;
+  }
+  /** Ends a sibling. */
+  async drop(sibling) {
+    this.siblings.delete(sibling);
+    await sibling.close();
+  }
   become(state) {
-    this.o.onState?.(state);
+    calling(() => this.o.onState?.(state));
   }
   /** Makes one connection, and asks it for its epoch: something else than trl might listen at the address. */
   async dial(signal) {
@@ -761,6 +862,7 @@ var Connection = class {
       const heart = new Heartbeat(link, this.pace, this.pulse);
       try {
         this.epoch = await until(both, heart.ask());
+        signal.throwIfAborted();
       } catch (error) {
         link.abandon("the gateway does not answer");
         throw error;
@@ -782,7 +884,9 @@ var Connection = class {
       const socket = new Socket(this.socketUrl, protocols);
       socket.binaryType = "arraybuffer";
       const quit = (error) => {
-        socket.onopen = socket.onclose = socket.onerror = null;
+        socket.onopen = socket.onclose = null;
+        socket.onerror = () => {
+        };
         signal.removeEventListener("abort", abort);
         reject(error);
       };
@@ -811,9 +915,10 @@ var Connection = class {
   /** Dials until our patience ends, at least once. */
   async dialAgain() {
     const { signal } = this.closing;
-    const began = Date.now();
+    const began = performance.now();
+    const longest = () => performance.now() - began < 6e4 ? lastPause : lastPauseOfLong;
     await this.rest(Math.min(this.wait, this.until - began));
-    for (let attempt = 1, gap = Math.max(this.wait, firstPause); ; attempt++, gap = Math.min(2 * gap, Date.now() - began < 6e4 ? lastPause : lastPauseOfLong)) {
+    for (let attempt = 1, gap = Math.max(this.wait, firstPause); ; attempt++, gap = Math.min(2 * gap, longest())) {
       try {
         const link = await this.dial(signal);
         for (const listener of [...this.returns]) listener(link);
@@ -821,12 +926,12 @@ var Connection = class {
       } catch (error) {
         if (this.closed) throw new ClosedError();
         const why = error instanceof Error ? error.message : String(error);
-        if (this.isFinal(error) || Date.now() >= this.until) {
+        if (this.isFinal(error) || performance.now() >= this.until) {
           if (this.isFinal(error)) this.failure = error;
           this.become({ kind: "closed", why, attempt, ...this.failure && { error: this.failure } });
           throw error instanceof ConnectionLostError ? new ConnectionLostError(error.message, "unsent") : error;
         }
-        const retryIn = Math.min(gap / 2 + Math.random() * gap / 2, this.until - Date.now());
+        const retryIn = Math.min(gap / 2 + Math.random() * gap / 2, this.until - performance.now());
         this.become({ kind: "down", why, attempt, retryIn });
         await this.rest(retryIn);
       }
@@ -847,7 +952,7 @@ var Connection = class {
     const loss = link.loss;
     const { why, code } = loss;
     if (loss.final && !(loss.code === 4401 && this.o.ticket)) {
-      this.failure = loss.code === 4401 ? new AuthError(loss.why, "AUTH_FAILED") : new ConnectionLostError(loss.why, "unknown");
+      this.failure = loss.error ?? (loss.code === 4401 ? new AuthError(loss.why, "AUTH_FAILED") : new ConnectionLostError(loss.why, "unsent"));
       this.become({ kind: "closed", why, code, error: this.failure });
       return;
     }
@@ -861,20 +966,30 @@ var Connection = class {
   }
   /** Starts the time of our patience, or continues that of an earlier loss if the link brought nothing. False if no time is left. */
   noteLoss(link) {
-    const lived = performance.now() - link.since;
-    const now2 = Date.now();
+    const now2 = performance.now();
+    const lived = now2 - link.since;
     if (this.until && !link.useful && lived < 1e3) {
       this.wait = Math.min(Math.max(2 * this.wait, afterUselessPause), lastPause);
       return now2 < this.until;
     }
     this.wait = lived < 1e3 ? afterUselessPause : 0;
     this.until = now2 + this.patience;
+    this.missed = false;
     return true;
   }
   tell(event, data) {
-    for (const listener of [...this.listeners.get(event) ?? []]) listener(data);
+    for (const listener of [...this.listeners.get(event) ?? []]) calling(() => listener(data));
   }
 };
+function calling(f) {
+  try {
+    f();
+  } catch (error) {
+    queueMicrotask(() => {
+      throw error;
+    });
+  }
+}
 
 // src/quote.ts
 function commandLine(command) {
@@ -900,14 +1015,15 @@ var Text = class {
     return rest;
   }
 };
+var wholeText = new TextDecoder("utf-8", { ignoreBOM: true });
 function textOf(bytes) {
-  return new TextDecoder("utf-8", { ignoreBOM: true }).decode(bytes);
+  return wholeText.decode(bytes);
 }
 
 // src/exec.ts
 function newKey() {
-  const bytes = crypto.getRandomValues(new Uint8Array(16));
-  return Array.from(bytes, (b) => b.toString(16).padStart(2, "0")).join("");
+  if (crypto.randomUUID) return crypto.randomUUID();
+  return toBase64(crypto.getRandomValues(new Uint8Array(18)));
 }
 function seconds(ms) {
   return ms === void 0 ? void 0 : ms / 1e3;
@@ -942,8 +1058,8 @@ function resultOf(command, exit, output) {
   const result = {
     success: exit.exit_code === 0,
     exitCode: exit.exit_code ?? -1,
-    stdout: textOf(stdout),
-    stderr: textOf(stderr),
+    stdout: typeof stdout === "string" ? stdout : textOf(stdout),
+    stderr: typeof stderr === "string" ? stderr : textOf(stderr),
     command,
     duration: exit.duration_ms,
     timestamp: (/* @__PURE__ */ new Date()).toISOString(),
@@ -955,7 +1071,7 @@ function resultOf(command, exit, output) {
     truncated: output.truncated,
     shellRestored: exit.shell_restored,
     background: exit.background ?? [],
-    bytes: () => ({ stdout, stderr })
+    bytes: () => ({ stdout: toBytes(stdout), stderr: toBytes(stderr) })
   };
   if (exit.signal) result.signal = exit.signal;
   if (exit.timeout_kind) result.timeoutKind = exit.timeout_kind;
@@ -965,57 +1081,69 @@ function resultOf(command, exit, output) {
   return result;
 }
 function outputOf(r) {
-  return { stdout: decodeBytes(r.stdout, r.stdout_encoding), stderr: decodeBytes(r.stderr, r.stderr_encoding), truncated: r.truncated, omitted: r.omitted };
+  const output = (text, encoding) => encoding === "utf-8" ? text : decodeBytes(text, encoding);
+  return { stdout: output(r.stdout, r.stdout_encoding), stderr: output(r.stderr, r.stderr_encoding), truncated: r.truncated, omitted: r.omitted };
 }
 
 // src/collector.ts
+var Buffer2 = class {
+  length = 0;
+  bytes = new Uint8Array(0);
+  add(more) {
+    const length = this.length + more.length;
+    if (length > this.bytes.length) {
+      const larger = new Uint8Array(Math.max(length, 2 * this.bytes.length));
+      larger.set(this.all);
+      this.bytes = larger;
+    }
+    this.bytes.set(more, this.length);
+    this.length = length;
+  }
+  /** Keeps the last bytes only. */
+  cut(most) {
+    this.bytes.copyWithin(0, this.length - most, this.length);
+    this.length = most;
+  }
+  get all() {
+    return this.bytes.subarray(0, this.length);
+  }
+};
 var Collector = class {
   /** At most `most` bytes are kept. */
   constructor(most) {
     this.most = most;
   }
   most;
-  pieces = [];
-  // the beginning, then the end
-  head = 0;
-  // bytes of the beginning
-  headPieces = 0;
-  tail = 0;
-  // bytes of the end
+  head = new Buffer2();
+  tail = new Buffer2();
   dropped = 0;
   add(bytes) {
-    const half = Math.floor(this.most / 2);
-    if (this.head < half) {
-      const first = bytes.slice(0, half - this.head);
-      this.pieces.push(first);
-      this.head += first.length;
-      this.headPieces = this.pieces.length;
-      bytes = bytes.subarray(first.length);
-    }
-    if (bytes.length === 0) return;
-    this.pieces.push(bytes.slice());
-    this.tail += bytes.length;
-    while (this.tail > this.most - half) {
-      const oldest = this.pieces[this.headPieces];
-      const excess = Math.min(this.tail - (this.most - half), oldest.length);
-      if (excess === oldest.length) this.pieces.splice(this.headPieces, 1);
-      else this.pieces[this.headPieces] = oldest.subarray(excess);
-      this.tail -= excess;
-      this.dropped += excess;
-    }
+    const room = Math.max(0, Math.floor(this.most / 2) - this.head.length);
+    if (room > 0) this.head.add(bytes.subarray(0, room));
+    if (bytes.length <= room) return;
+    this.tail.add(bytes.subarray(room));
+    if (this.tail.length > 2 * this.tailRoom) this.cut();
   }
   /** What is missing between beginning and end. */
   get omitted() {
-    return this.dropped > 0 ? { at: this.head, bytes: this.dropped } : void 0;
+    this.cut();
+    return this.dropped > 0 ? { at: this.head.length, bytes: this.dropped } : void 0;
   }
   bytes() {
-    const all = new Uint8Array(this.head + this.tail);
-    let at = 0;
-    for (const piece of this.pieces) {
-      all.set(piece, at);
-      at += piece.length;
-    }
+    this.cut();
+    const all = new Uint8Array(this.head.length + this.tail.length);
+    all.set(this.head.all);
+    all.set(this.tail.all, this.head.length);
     return all;
+  }
+  get tailRoom() {
+    return this.most - Math.floor(this.most / 2);
+  }
+  cut() {
+    const excess = this.tail.length - this.tailRoom;
+    if (excess <= 0) return;
+    this.tail.cut(this.tailRoom);
+    this.dropped += excess;
   }
 };
 
@@ -1071,6 +1199,17 @@ var Input = class {
 var windowBytes = 1 << 20;
 
 // src/stream.ts
+var fewItems = 64;
+var smallPiece = 4096;
+function joined(last, { offset, stream, bytes, replay, snapshot }) {
+  if (last?.kind !== "chunk" || snapshot || last.chunk.snapshot) return void 0;
+  const before = last.chunk;
+  if (before.stream !== stream || before.replay !== replay || endOf(before) !== offset || before.bytes.length + bytes.length > smallPiece) return void 0;
+  const both = new Uint8Array(before.bytes.length + bytes.length);
+  both.set(before.bytes);
+  both.set(bytes, before.bytes.length);
+  return { kind: "chunk", chunk: { ...before, bytes: both } };
+}
 var Stream = class {
   constructor(connection, source, offset = 0) {
     this.connection = connection;
@@ -1099,6 +1238,8 @@ var Stream = class {
   attached;
   // what brings the stream now
   opening = false;
+  accepted = false;
+  // the server has answered a request for it
   unread = false;
   // nobody reads: old output gives way
   wake;
@@ -1121,18 +1262,23 @@ var Stream = class {
     this.resume();
   }
   async attach() {
-    for (let epoch = ""; ; ) {
-      const link = await this.connection.connected();
+    for (let asked; ; ) {
+      let link;
+      try {
+        link = this.connection.current ?? await this.connection.connected();
+      } catch (error) {
+        throw asked === void 0 ? error : afterSending(error);
+      }
       if (this.ended) throw this.failure ?? new ClosedError("the stream was left");
-      if (epoch && epoch !== this.connection.epoch) throw new ConnectionLostError("the server was started anew before it answered", "unknown");
-      epoch = this.connection.epoch;
+      const { epoch } = this.connection;
+      if (asked !== void 0 && asked !== epoch) throw new ConnectionLostError("the server was started anew before it answered", "unknown");
       const sink = this.sinkOf(link);
       try {
         const from = this.received;
         const streamId = await this.source.open(this, link, sink);
+        this.accepted = true;
         if (this.failure) {
-          link.drop(streamId, sink);
-          this.source.detach(link);
+          link.leave(streamId, sink, () => this.source.detach(link));
         } else if (!this.ended && !link.loss) {
           this.attached = { link, sink, streamId };
           this.acknowledged = from;
@@ -1141,6 +1287,7 @@ var Stream = class {
         return;
       } catch (error) {
         if (!(error instanceof ConnectionLostError)) throw error;
+        if (error.outcome === "unknown" && !this.accepted) asked = epoch;
       }
     }
   }
@@ -1170,11 +1317,15 @@ var Stream = class {
   leaveUnread() {
     this.unread = true;
     this.shed();
+    this.resume();
   }
   /** Leaves the stream: no more output is wanted, and a reader that waits gets the reason. What it is of goes on. */
   leave(reason = new ClosedError("the stream was left")) {
     if (this.ended) return;
-    if (this.attached) this.source.detach(this.attached.link);
+    if (this.attached) {
+      const { link, sink, streamId } = this.attached;
+      link.leave(streamId, sink, () => this.source.detach(link));
+    }
     this.fail(reason);
   }
   take(item) {
@@ -1193,9 +1344,9 @@ var Stream = class {
     this.acknowledged = this.offset;
     this.attached.link.send("stream.ack", { stream_id: this.attached.streamId, offset: this.offset });
   }
-  /** Attaches again after a loss, but not before the reader has taken most of what is here. */
+  /** Attaches again after a loss, but not before the reader has taken most of what is here. If nobody reads, old output gives way to new. */
   resume() {
-    if (this.ended || this.opening || this.attached || this.held > windowBytes / 4) return;
+    if (this.ended || this.opening || this.attached || this.held > windowBytes / 4 && !this.unread) return;
     this.open().catch(() => {
     });
   }
@@ -1222,7 +1373,9 @@ var Stream = class {
     const rest = this.position.take(chunk);
     if (!rest) return;
     this.held += rest.bytes.length;
-    this.push({ kind: "chunk", chunk: rest });
+    const both = this.items.length < fewItems || this.ended ? void 0 : joined(this.items.at(-1), rest);
+    if (both) this.items[this.items.length - 1] = both;
+    else this.push({ kind: "chunk", chunk: rest });
     if (this.unread) this.shed();
   }
   gap(from, to) {
@@ -1266,7 +1419,6 @@ var Stream = class {
   fail(error) {
     if (this.ended) return;
     this.failure = error;
-    this.attached?.link.drop(this.attached.streamId, this.attached.sink);
     this.end();
     this.exit.reject(error);
     this.wake?.();
@@ -1281,15 +1433,16 @@ var Stream = class {
 var endingTime = 6e3;
 var largestStdin = 1 << 20;
 var Command = class {
+  // why the command did not get all of its input
   /** @internal */
-  constructor(connection, sessionId, command, o = {}) {
+  constructor(connection, use, command, o = {}) {
     this.connection = connection;
     this.o = o;
     const { stdin, ...rest } = o;
     const data = stdin === void 0 || stdin === "open" ? void 0 : toBytes(stdin);
     const inPieces = data !== void 0 && data.length > largestStdin;
     const params = {
-      ...execParams(sessionId, command, inPieces || data === void 0 ? rest : { ...rest, stdin: data }),
+      ...execParams("", command, inPieces || data === void 0 ? rest : { ...rest, stdin: data }),
       interactive_stdin: inPieces || stdin === "open",
       on_slow: "block",
       window_bytes: windowBytes
@@ -1322,12 +1475,16 @@ var Command = class {
       o.signal?.addEventListener("abort", this.onAbort, { once: true });
       this.stream.exited.catch(() => {
       }).finally(() => o.signal?.removeEventListener("abort", this.onAbort));
-      this.id = this.stream.open().then(() => this.execId);
+      this.id = use(async (sessionId) => {
+        params.session_id = sessionId;
+        await this.stream.open();
+        return this.execId;
+      });
+      this.id.catch((error) => this.stream.leave(error));
     }
     this.id.catch(() => {
     });
-    if (inPieces) this.input.write(data, true).catch(() => {
-    });
+    if (inPieces) this.input.write(data, true).catch(this.onInputFailure);
   }
   connection;
   o;
@@ -1344,6 +1501,7 @@ var Command = class {
   gaps = false;
   outcome = Promise.withResolvers();
   cancelling;
+  inputFailure;
   /** The offset after the last byte that was read. */
   get offset() {
     return this.stream.offset;
@@ -1418,8 +1576,11 @@ var Command = class {
       }
       const result = await this.outcome.promise;
       yield { type: "complete", exitCode: result.exitCode, result, timestamp: now() };
+    } catch (error) {
+      this.outcome.reject(error);
+      throw error;
     } finally {
-      this.stream.leave();
+      this.left();
     }
   }
   async *pieces() {
@@ -1442,12 +1603,17 @@ var Command = class {
       this.outcome.reject(error);
       throw error;
     } finally {
-      this.stream.leave();
-      this.outcome.reject(new ClosedError("the command's output was left"));
+      this.left();
     }
+  }
+  /** Nobody reads any more. */
+  left() {
+    this.stream.leave();
+    this.outcome.reject(new ClosedError("the command's output was left"));
   }
   finish(exit) {
     if (this.cancelling) throw this.o.signal.reason;
+    if (this.inputFailure) throw this.inputFailure;
     const { stdout, stderr } = this.output;
     const omitted = stdout.omitted || stderr.omitted ? { ...stdout.omitted && { stdout: stdout.omitted }, ...stderr.omitted && { stderr: stderr.omitted } } : void 0;
     const truncated = this.gaps || omitted !== void 0;
@@ -1458,8 +1624,18 @@ var Command = class {
     const { reason } = this.o.signal;
     this.stream.leaveUnread();
     this.sendCancel();
-    this.cancelling = Promise.race([this.stream.exited.catch(() => {
-    }), pause(endingTime)]).then(() => this.stream.leave(reason));
+    const over = new AbortController();
+    const exited = this.stream.exited.catch(() => {
+    }).finally(() => over.abort());
+    this.cancelling = Promise.race([exited, pause(endingTime, over.signal)]).then(() => this.stream.leave(reason));
+  };
+  /** A command may end before it has read everything. Otherwise it got a part of its input, or a part twice, and must not go on. */
+  onInputFailure = async (error) => {
+    if (error instanceof TrlError && (error.code === "STDIN_CLOSED" || error.code === "EXEC_NOT_FOUND")) return;
+    this.inputFailure = error;
+    await this.kill().catch(() => {
+    });
+    this.stream.leave(error);
   };
   sendCancel() {
     if (this.execId) {
@@ -1512,6 +1688,8 @@ var LogHub = class {
   following = 0;
   /** How the stream ended. */
   over;
+  ending = false;
+  wake;
   /** A reader from an offset on. */
   read(since) {
     const reader = new LogReader(this, since);
@@ -1522,8 +1700,19 @@ var LogHub = class {
     }
     return reader;
   }
+  /** The process is being ended, which needs room for its last output: from now on no reader holds it up. One that is behind asks for what it missed. */
+  letGo(ending = true) {
+    this.ending = ending;
+    this.roomMade();
+  }
+  /** A reader can take more. */
+  roomMade() {
+    this.wake?.();
+  }
   leave(reader) {
-    if (!this.readers.delete(reader) || this.readers.size > 0) return;
+    if (!this.readers.delete(reader)) return;
+    this.roomMade();
+    if (this.readers.size > 0) return;
     this.stream?.leave();
     this.unused();
   }
@@ -1534,15 +1723,21 @@ var LogHub = class {
         this.following = stream.offset;
         if (item.kind === "event") this.over = { exit: item.data };
         for (const reader of this.readers) reader.offer(item);
-        await Promise.any([...this.readers].map((reader) => reader.room())).catch(() => {
-        });
+        while (this.mustWait()) await new Promise((resolve) => this.wake = resolve);
       }
     } catch (error) {
       this.over = { error };
     }
     for (const reader of this.readers) reader.wakeUp();
   }
+  /** One of the readers must keep up, the others need not. */
+  mustWait() {
+    if (this.ending || this.readers.size === 0) return false;
+    for (const reader of this.readers) if (reader.hasRoom) return false;
+    return true;
+  }
 };
+var mostItems = 4096;
 var LogReader = class {
   // of what was read
   constructor(hub, since) {
@@ -1555,7 +1750,6 @@ var LogReader = class {
   /** It has not been given everything, and asks for what is between its position and what the hub gives now. */
   behind = true;
   wake;
-  taken = [];
   left = false;
   ended = false;
   position;
@@ -1599,7 +1793,7 @@ var LogReader = class {
     } else if (item.kind === "gap" && !this.behind) {
       this.items.push(item);
     }
-    if (this.held > windowBytes) {
+    if (this.held > windowBytes || this.items.length > mostItems) {
       this.items = [];
       this.held = 0;
       this.behind = true;
@@ -1609,20 +1803,15 @@ var LogReader = class {
   wakeUp() {
     this.wake?.();
   }
-  /** Fulfilled when this reader has read what it was given, or nearly. */
-  room() {
-    if (this.held <= windowBytes / 4 && !this.behind) return Promise.resolve();
-    return new Promise((resolve) => this.taken.push(resolve));
+  /** It has read what it was given, or nearly. */
+  get hasRoom() {
+    return this.held <= windowBytes / 4 && this.items.length <= mostItems / 4 && !this.behind;
   }
   makeRoom() {
-    if (this.held > windowBytes / 4 || this.behind) return;
-    for (const resolve of this.taken.splice(0)) resolve();
+    if (this.hasRoom) this.hub.roomMade();
   }
   leave() {
     this.left = true;
-    this.behind = false;
-    this.held = 0;
-    this.makeRoom();
     this.wakeUp();
     this.hub.leave(this);
   }
@@ -1705,8 +1894,8 @@ var Process = class _Process {
   }
   /** Ends the process and everything that it has started: TERM, five seconds, KILL; and returns when it is gone. With a signal it sends only that. */
   async kill(signal) {
-    if (signal === void 0) this.info = await this.connection.call("process.kill", { process_id: this.id });
-    else await this.connection.call("process.kill", { process_id: this.id, signal });
+    const info = await kill(this.connection, this.hubs, this.id, signal);
+    if (signal === void 0) this.info = info;
   }
   /** The output that there is now. */
   async getLogs() {
@@ -1714,6 +1903,7 @@ var Process = class _Process {
     const all = { stdout: "", stderr: "" };
     let offset = 0;
     let gap;
+    const { output_bytes: end } = (await this.refresh()).info;
     for (; ; ) {
       const logs = await this.connection.call("process.logs", { process_id: this.id, offset });
       for (const chunk of logs.chunks) {
@@ -1722,7 +1912,7 @@ var Process = class _Process {
       }
       if (logs.gap) gap = { from: gap?.from ?? logs.gap.from, to: logs.gap.to };
       offset = logs.next_offset;
-      if (logs.eof || logs.chunks.length === 0) break;
+      if (offset >= end || logs.eof || logs.chunks.length === 0) break;
     }
     all.stdout += text.end("stdout");
     all.stderr += text.end("stderr");
@@ -1832,21 +2022,37 @@ var Process = class _Process {
     }
   }
 };
-var Lines = class {
-  // an open line since it was looked at
-  constructor(pattern) {
-    this.pattern = pattern;
+async function kill(connection, hubs, process_id, signal) {
+  if (signal !== void 0) return connection.call("process.kill", { process_id, signal });
+  const hub = hubs.get(process_id);
+  hub?.letGo();
+  try {
+    return await connection.call("process.kill", { process_id });
+  } catch (error) {
+    hub?.letGo(false);
+    throw error;
   }
-  pattern;
+}
+var longestLine = 1 << 20;
+var Lines = class {
   text = new Text();
   open = {};
   // by channel: a line that has no end yet
   whole = [];
   changed = false;
+  // an open line since it was looked at
+  pattern;
+  constructor(pattern) {
+    this.pattern = typeof pattern === "string" ? pattern : new RegExp(pattern, pattern.flags.replace(/[gy]/g, ""));
+  }
   add(channel, bytes) {
     const lines = ((this.open[channel] ?? "") + this.text.add(channel, bytes)).split("\n");
     this.open[channel] = lines.pop();
-    this.whole.push(...lines);
+    for (const line of lines) this.whole.push(line);
+    if (this.open[channel].length > longestLine) {
+      this.whole.push(this.open[channel]);
+      this.open[channel] = "";
+    }
     this.changed = true;
   }
   /** The next item; undefined if there is an open line and nothing comes. */
@@ -1876,7 +2082,7 @@ var Lines = class {
       if (typeof this.pattern === "string") {
         if (line.includes(this.pattern)) return { line };
       } else {
-        const match = line.match(new RegExp(this.pattern, this.pattern.flags.replace(/[gy]/g, "")));
+        const match = line.match(this.pattern);
         if (match) return { line, match };
       }
     }
@@ -1899,7 +2105,9 @@ var Terminal = class _Terminal {
       open: async (_, link, sink) => {
         if (this.termId) {
           const attached = await link.call("term.attach", this.attachParams(this.claim), sink).answer;
+          const { now: now2 } = this;
           this.became(attached);
+          if (attached.mode !== now2) sink.event("term.control", { ...attached });
           return attached.stream_id;
         }
         const opened = await link.call("term.open", open, sink).answer;
@@ -1984,6 +2192,7 @@ var Terminal = class _Terminal {
   /** Takes control from the client that has it. The screen comes again. */
   async takeOver() {
     this.became(await this.connection.call("term.attach", this.attachParams(0, "control")));
+    this.wanted = "control";
   }
   /** The screen as lines of text, with the cursor. */
   snapshot() {
@@ -2041,50 +2250,60 @@ var names = [
   "term.viewers",
   "term.exit"
 ];
-var watchers = /* @__PURE__ */ new WeakMap();
-async function* watch(connection, sessionId, signal) {
+var mostEvents = 1024;
+async function* watch(parent, use, signal) {
   signal?.throwIfAborted();
   const events = [];
-  let wake;
+  const add = (event) => {
+    if (events.length < mostEvents) events.push(event);
+    else if (events.at(-1)) events.push(void 0);
+    wake();
+  };
+  let wake = () => {
+  };
   let failure;
-  const stops = names.map(
-    (type) => connection.on(type, (data) => {
+  let sessionId = "";
+  let subscribing = true;
+  const subscribe = () => connection.call("session.watch", { session_id: sessionId });
+  const connection = parent.sibling(({ kind }) => {
+    if (kind === "up" || subscribing) return;
+    subscribing = true;
+    subscribe().then(
+      () => add(),
+      (error) => {
+        failure = { error };
+        wake();
+      }
+    ).finally(() => subscribing = false);
+  });
+  for (const type of names) {
+    connection.on(type, (data) => {
       if (data.session_id !== sessionId) return;
-      events.push({ type, data });
-      wake?.();
-    })
-  );
-  const counts = countsOf(connection);
-  counts.set(sessionId, (counts.get(sessionId) ?? 0) + 1);
-  stops.push(
-    connection.onReturn(() => {
-      connection.call("session.watch", { session_id: sessionId }).catch((error) => {
-        failure = error;
-        wake?.();
-      });
-    })
-  );
+      const { from, to } = data;
+      add(type === "session.state" && from === to ? void 0 : { type, data });
+    });
+  }
   try {
-    await until(signal, connection.call("session.watch", { session_id: sessionId }));
+    await until(
+      signal,
+      use((id) => {
+        sessionId = id;
+        return subscribe();
+      })
+    );
+    subscribing = false;
     for (; ; ) {
-      const event = events.shift();
-      if (event) {
+      if (events.length > 0) {
+        const event = events.shift() ?? { type: "missed", data: await until(signal, connection.call("session.info", { session_id: sessionId })) };
         yield event;
-        if (event.type === "session.state" && event.data.to === "TERMINATED") return;
-      } else if (failure) throw failure;
+        const state = event.type === "session.state" ? event.data.to : event.type === "missed" ? event.data.state : "";
+        if (state === "TERMINATED") return;
+      } else if (failure) throw failure.error;
       else await until(signal, new Promise((resolve) => wake = resolve));
     }
   } finally {
-    for (const stop of stops) stop();
-    const left = counts.get(sessionId) - 1;
-    counts.set(sessionId, left);
-    if (left === 0) connection.current?.send("session.unwatch", { session_id: sessionId });
+    void parent.drop(connection);
   }
-}
-function countsOf(connection) {
-  let counts = watchers.get(connection);
-  if (!counts) watchers.set(connection, counts = /* @__PURE__ */ new Map());
-  return counts;
 }
 
 // src/session.ts
@@ -2093,13 +2312,16 @@ var Session = class {
   constructor(connection, hubs, id, name) {
     this.connection = connection;
     this.hubs = hubs;
-    this.id = id;
+    this.#id = id;
     this.#name = name;
   }
   connection;
   hubs;
-  id;
+  #id;
   #name;
+  get id() {
+    return this.#id;
+  }
   get name() {
     return this.#name;
   }
@@ -2109,25 +2331,28 @@ var Session = class {
    */
   async exec(command, o = {}) {
     o.signal?.throwIfAborted();
-    if (o.onOutput || o.stdin !== void 0 && o.stdin.length > largestStdin / 4 && toBytes(o.stdin).length > largestStdin) return this.follow(command, o);
+    if (o.onOutput || o.stdin !== void 0 && o.stdin.length > largestStdin / 3 && toBytes(o.stdin).length > largestStdin) return this.follow(command, o);
     const params = {
-      ...execParams(this.id, command, o),
+      ...execParams("", command, o),
       max_output_bytes: o.maxOutputBytes,
       clean: o.clean
     };
-    const r = o.signal ? await this.endedBy(o.signal, params) : await this.connection.call("exec.run", params);
+    const r = await this.use((session_id) => {
+      params.session_id = session_id;
+      return o.signal ? this.endedBy(o.signal, params) : this.connection.call("exec.run", params);
+    });
     return checked(resultOf(params.command, r, outputOf(r)), o.check);
   }
   /** Starts a command and returns at once. Iterate over it for its output as it comes. */
   execStream(command, o = {}) {
-    return new Command(this.connection, this.id, command, o);
+    return new Command(this.connection, this.use, command, o);
   }
   /** Starts a background process from the session's present state. */
   startProcess(command, o = {}) {
-    return Process.start(this.connection, this.hubs, this.id, commandLine(command), o);
+    return this.use((id) => Process.start(this.connection, this.hubs, id, commandLine(command), o));
   }
   async listProcesses() {
-    const { processes } = await this.connection.call("process.list", { session_id: this.id });
+    const { processes } = await this.use((session_id) => this.connection.call("process.list", { session_id }));
     return processes.map((info) => new Process(this.connection, this.hubs, info));
   }
   async getProcess(id) {
@@ -2139,7 +2364,7 @@ var Session = class {
     }
   }
   async killProcess(id, signal) {
-    await this.connection.call("process.kill", { process_id: id, ...signal !== void 0 && { signal } });
+    await kill(this.connection, this.hubs, id, signal);
   }
   /** Ends every process that runs; it answers how many. */
   async killAllProcesses() {
@@ -2148,7 +2373,7 @@ var Session = class {
     return running.length;
   }
   openTerminal(o) {
-    return Terminal.open(this.connection, this.id, o);
+    return this.use((id) => Terminal.open(this.connection, id, o));
   }
   attachTerminal(id, o = {}) {
     return Terminal.attach(this.connection, id, o);
@@ -2162,31 +2387,41 @@ var Session = class {
     if (lines.length > 0) await this.exec(lines.join("\n"), { check: true });
   }
   info() {
-    return this.connection.call("session.info", { session_id: this.id });
+    return this.use((session_id) => this.connection.call("session.info", { session_id }));
   }
-  /** Everything that happens in the session, as long as somebody iterates. After a lost connection it goes on; what happened meanwhile is missing. */
+  /**
+   * Everything that happens in the session, as long as somebody iterates. After a lost connection it goes on. Where events are missing, because they
+   * happened meanwhile or were not read in time, it says `missed`.
+   */
   watch(o = {}) {
-    return watch(this.connection, this.id, o.signal);
+    return watch(this.connection, this.use, o.signal);
   }
   /** Replaces the shell by a fresh one; processes end. */
   async reset() {
-    await this.connection.call("session.reset", { session_id: this.id });
+    await this.use((session_id) => this.connection.call("session.reset", { session_id }));
   }
   async rename(name) {
-    await this.connection.call("session.rename", { session_id: this.id, name });
+    await this.use((session_id) => this.connection.call("session.rename", { session_id, name }));
     this.#name = name;
   }
   /** Changes what createSession has set. `labels` take the place of all earlier ones. */
   async update(o) {
     const { labels, commandTimeoutMs, idleTimeoutMs } = o;
-    await this.connection.call("session.update", { session_id: this.id, labels, timeout_s: seconds(commandTimeoutMs), idle_timeout_s: seconds(idleTimeoutMs) });
+    const changes = { labels, timeout_s: seconds(commandTimeoutMs), idle_timeout_s: seconds(idleTimeoutMs) };
+    await this.use((session_id) => this.connection.call("session.update", { session_id, ...changes }));
   }
   /** Ends the session and returns when all its processes are gone. */
   async destroy(o = {}) {
-    await this.connection.call("session.destroy", { session_id: this.id, ...o.force && { force: true } });
+    await this.use((session_id) => this.connection.call("session.destroy", { session_id, ...o.force && { force: true } }));
   }
   async [Symbol.asyncDispose]() {
     await this.destroy();
+  }
+  /** Calls a function with the session's id, for one request. */
+  use = (ask) => ask(this.#id);
+  identify(id, name) {
+    this.#id = id;
+    this.#name = name;
   }
   /** An exec.run that ends when the signal aborts. */
   async endedBy(signal, params) {
@@ -2202,10 +2437,18 @@ var Session = class {
   }
   async follow(command, o) {
     const { onOutput, ...rest } = o;
+    if (o.clean) throw new TypeError("clean works only on a whole result: not with onOutput or a large stdin");
     const running = this.execStream(command, rest);
     if (!onOutput) return running.result();
     for await (const event of running) {
-      if (event.type === "stdout" || event.type === "stderr") onOutput(event.type, event.data);
+      if (event.type !== "stdout" && event.type !== "stderr") continue;
+      try {
+        onOutput(event.type, event.data);
+      } catch (error) {
+        await running.kill().catch(() => {
+        });
+        throw error;
+      }
     }
     return running.result();
   }
@@ -2256,7 +2499,7 @@ async function connect(o) {
   try {
     await connection.open(o.signal);
     const { id, name } = await ownSession(connection, o.session);
-    return new Sandbox(connection, /* @__PURE__ */ new Map(), id, name);
+    return new Sandbox(connection, o.session, id, name);
   } catch (error) {
     await connection.close();
     throw error;
@@ -2291,8 +2534,28 @@ async function find(connection, nameOrId) {
 }
 var Sandbox = class extends Session {
   /** @internal */
-  constructor(connection, hubs, id, name) {
-    super(connection, hubs, id, name);
+  constructor(connection, wanted, id, name) {
+    super(connection, /* @__PURE__ */ new Map(), id, name);
+    this.wanted = wanted;
+  }
+  wanted;
+  gone = false;
+  finding;
+  use = async (ask) => {
+    if (this.gone) await (this.finding ??= this.find().finally(() => this.finding = void 0));
+    const { id } = this;
+    try {
+      return await ask(id);
+    } catch (error) {
+      const ended = error instanceof SessionTerminatedError || error instanceof SessionNotFoundError;
+      if (ended && id === this.id) this.gone = true;
+      throw error;
+    }
+  };
+  async find() {
+    const { id, name } = await ownSession(this.connection, this.wanted);
+    this.identify(id, name);
+    this.gone = false;
   }
   async createSession(o = {}) {
     const made = await this.connection.call(

@@ -1,3 +1,4 @@
+import { TrlError } from "./errors.js";
 import { type Chunk } from "./frame.js";
 import type * as wire from "./wire.gen.js";
 /** What a stream's output goes to, in its order. */
@@ -21,6 +22,8 @@ export interface Loss {
     code: number;
     why: string;
     final: boolean;
+    /** What the server said of the connection. */
+    error?: TrlError;
 }
 /**
  * One WebSocket: its requests in flight and its streams. It is open from the beginning and dies once; Connection makes the next one.
@@ -40,7 +43,10 @@ export declare class Link {
     private readonly calls;
     private readonly streams;
     private readonly numbers;
+    private readonly numberOf;
     private readonly terminals;
+    private readonly left;
+    private opening;
     constructor(socket: WebSocket, tell: (event: string, data: Record<string, unknown>) => void, died: (link: Link) => void, follower: (stream: string) => Follower | undefined);
     /**
      * Sends a request. The sink gets the stream that the answer names; it is in place before the stream's first frame. The id is for exec.cancel.
@@ -51,14 +57,20 @@ export declare class Link {
     };
     /** Sends a request whose answer does not matter. */
     send<M extends keyof wire.Methods>(method: M, params: wire.Methods[M]["params"]): void;
-    /** Takes a sink off its stream: later frames of it are dropped. */
-    drop(streamId: string, sink: Sink): void;
+    /** Takes a sink off its stream, and has the server asked to send no more of it, unless another sink has the stream now. */
+    leave(streamId: string, sink: Sink, detach: () => void): void;
+    /** It waits while a request for a stream is in flight: that may be for a stream that was left, and the server must get it last. */
+    private detachLeft;
     /** Ends the link. The promise resolves when the other side has said goodbye, or after a second. */
     close(): Promise<void>;
     /** Gives up a socket that did not close by itself. */
     abandon(why: string): void;
+    private end;
     private receive;
     private settle;
+    /** Notes the number of a stream in binary frames. An attach that is repeated may give another one. */
+    private number;
+    private forget;
     private notify;
     private deliver;
     private followerOf;

@@ -20,11 +20,19 @@ export declare class LogHub {
     } | {
         error: unknown;
     } | undefined;
+    private ending;
+    private wake;
     constructor(connection: Connection, processId: string, unused: () => void);
     /** A reader from an offset on. */
     read(since: number): LogReader;
+    /** The process is being ended, which needs room for its last output: from now on no reader holds it up. One that is behind asks for what it missed. */
+    letGo(ending?: boolean): void;
+    /** A reader can take more. */
+    roomMade(): void;
     leave(reader: LogReader): void;
     private follow;
+    /** One of the readers must keep up, the others need not. */
+    private mustWait;
 }
 /** One reader of a process's output. */
 export declare class LogReader {
@@ -34,7 +42,6 @@ export declare class LogReader {
     /** It has not been given everything, and asks for what is between its position and what the hub gives now. */
     private behind;
     private wake;
-    private taken;
     private left;
     private ended;
     private readonly position;
@@ -44,8 +51,8 @@ export declare class LogReader {
     /** Takes what the hub has, unless too much waits already. */
     offer(item: Item): void;
     wakeUp(): void;
-    /** Fulfilled when this reader has read what it was given, or nearly. */
-    room(): Promise<void>;
+    /** It has read what it was given, or nearly. */
+    get hasRoom(): boolean;
     private makeRoom;
     leave(): void;
     private page;

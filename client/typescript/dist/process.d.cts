@@ -1,4 +1,7 @@
+import type { Connection } from "./connection.cjs";
 import { type Env } from "./exec.cjs";
+import { LogHub } from "./loghub.cjs";
+import type * as wire from "./wire.gen.cjs";
 export type ProcessStatus = "running" | "completed" | "failed" | "killed";
 export interface ProcessOptions {
     cwd?: string | undefined;
@@ -96,3 +99,5 @@ export declare class Process {
     private wait;
     private report;
 }
+/** Ends a process, or sends it a signal. */
+export declare function kill(connection: Connection, hubs: Map<string, LogHub>, process_id: string, signal: string | undefined): Promise<wire.ProcessInfo>;

@@ -1,4 +1,5 @@
 import { type ConnectionOptions } from "./connection.js";
+import type { Use } from "./command.js";
 import { type Env } from "./exec.js";
 import { Session, type SessionInfo } from "./session.js";
 import type * as wire from "./wire.gen.js";
@@ -29,8 +30,13 @@ export interface SessionOptions {
 }
 /** Connects to a gateway. Close it in the end: `await using sandbox = await connect(…)` does. */
 export declare function connect(o: ConnectOptions): Promise<Sandbox>;
-/** A gateway, and a session of its own for commands. */
+/** A gateway, and a session of its own for commands. If that session ends, the request that hears of it fails, and the next one makes another session. */
 export declare class Sandbox extends Session {
+    private readonly wanted;
+    private gone;
+    private finding;
+    protected readonly use: Use;
+    private find;
     createSession(o?: SessionOptions): Promise<Session>;
     /** A session that is there, by its name or its id. */
     getSession(nameOrId: string): Promise<Session>;

@@ -1,4 +1,4 @@
-import { Command, type StreamOptions } from "./command.js";
+import { Command, type StreamOptions, type Use } from "./command.js";
 import type { Connection } from "./connection.js";
 import { type Env, type ExecOptions, type ExecResult } from "./exec.js";
 import type { LogHub } from "./loghub.js";
@@ -12,7 +12,7 @@ export declare class Session implements AsyncDisposable {
     #private;
     protected readonly connection: Connection;
     protected readonly hubs: Map<string, LogHub>;
-    readonly id: string;
+    get id(): string;
     get name(): string | undefined;
     /**
      * Runs a command and returns its result; a command that fails is a result, too. If the connection is lost meanwhile it is made again, and the command
@@ -33,7 +33,10 @@ export declare class Session implements AsyncDisposable {
     /** Sets and unsets exported variables of the shell. */
     setEnvVars(env: Env): Promise<void>;
     info(): Promise<SessionInfo>;
-    /** Everything that happens in the session, as long as somebody iterates. After a lost connection it goes on; what happened meanwhile is missing. */
+    /**
+     * Everything that happens in the session, as long as somebody iterates. After a lost connection it goes on. Where events are missing, because they
+     * happened meanwhile or were not read in time, it says `missed`.
+     */
     watch(o?: {
         signal?: AbortSignal;
     }): AsyncIterable<SessionEvent>;
@@ -51,6 +54,9 @@ export declare class Session implements AsyncDisposable {
         force?: boolean;
     }): Promise<void>;
     [Symbol.asyncDispose](): Promise<void>;
+    /** Calls a function with the session's id, for one request. */
+    protected readonly use: Use;
+    protected identify(id: string, name: string | undefined): void;
     /** An exec.run that ends when the signal aborts. */
     private endedBy;
     private follow;

@@ -43,6 +43,7 @@ export declare class Stream {
     private failure;
     private attached;
     private opening;
+    private accepted;
     private unread;
     private wake;
     private readonly exit;
@@ -63,7 +64,7 @@ export declare class Stream {
     private take;
     /** Tells the server what the reader has taken, a quarter of the window at a time. */
     private acknowledge;
-    /** Attaches again after a loss, but not before the reader has taken most of what is here. */
+    /** Attaches again after a loss, but not before the reader has taken most of what is here. If nobody reads, old output gives way to new. */
     private resume;
     private sinkOf;
     private chunk;

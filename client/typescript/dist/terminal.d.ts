@@ -54,7 +54,7 @@ export type TermSnapshot = wire.TermSnapshot;
 /** One client of a terminal. It comes back with the terminal's screen after a lost connection, and in control if it was and nobody took over. */
 export declare class Terminal implements AsyncIterable<TermEvent> {
     private readonly connection;
-    private readonly wanted;
+    private wanted;
     private termId;
     private claim;
     private now;

@@ -1,3 +1,4 @@
+import type { Use } from "./command.js";
 import type { Connection } from "./connection.js";
 import type * as wire from "./wire.gen.js";
 /** The events that a watched session sends, but for output. */
@@ -7,7 +8,15 @@ export type SessionEvent = {
         type: E;
         data: wire.Events[E];
     };
-}[Watched];
-/** Subscribes to a session, again after each lost connection, until the iteration ends. */
-export declare function watch(connection: Connection, sessionId: string, signal?: AbortSignal): AsyncGenerator<SessionEvent, void>;
+}[Watched]
+/** Events are missing here: the connection was lost, or they were not read in time. The data are of the session as it is now. */
+ | {
+    type: "missed";
+    data: wire.SessionInfo;
+};
+/**
+ * Subscribes to a session, again after each lost connection, until the iteration ends. It has a connection of its own: on a shared one the server sends
+ * exec.exit after the output of that command, which may wait for its reader.
+ */
+export declare function watch(parent: Connection, use: Use, signal?: AbortSignal): AsyncGenerator<SessionEvent, void>;
 export {};

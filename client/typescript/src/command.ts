@@ -1,7 +1,7 @@
 import { pause } from "./abort.ts";
 import { Collector } from "./collector.ts";
 import type { Connection } from "./connection.ts";
-import { ClosedError, CommandError } from "./errors.ts";
+import { ClosedError, CommandError, TrlError } from "./errors.ts";
 import { execParams, resultOf, type ExecOptions, type ExecResult } from "./exec.ts";
 import { toBytes, type Chunk } from "./frame.ts";
 import { Input } from "./input.ts";
@@ -30,6 +30,9 @@ const endingTime = 6_000;
 /** More input than this goes in pieces. */
 export const largestStdin = 1 << 20;
 
+/** Calls a function with the id of a session, for one request. */
+export type Use = <T>(ask: (sessionId: string) => Promise<T>) => Promise<T>;
+
 /**
  * A command whose output comes as it is written. Iterate over it for events, or over `bytes()`, once; or ask for its `result()`. To break out of the
  * iteration leaves the command running.
@@ -48,11 +51,12 @@ export class Command implements AsyncIterable<ExecEvent> {
   private gaps = false;
   private readonly outcome = Promise.withResolvers<ExecResult>();
   private cancelling: Promise<void> | undefined;
+  private inputFailure: unknown; // why the command did not get all of its input
 
   /** @internal */
   constructor(
     private readonly connection: Connection,
-    sessionId: string,
+    use: Use,
     command: string | readonly string[],
     private readonly o: StreamOptions = {},
   ) {
@@ -60,7 +64,7 @@ export class Command implements AsyncIterable<ExecEvent> {
     const data = stdin === undefined || stdin === "open" ? undefined : toBytes(stdin);
     const inPieces = data !== undefined && data.length > largestStdin;
     const params: wire.ExecStream = {
-      ...execParams(sessionId, command, inPieces || data === undefined ? rest : { ...rest, stdin: data }),
+      ...execParams("", command, inPieces || data === undefined ? rest : { ...rest, stdin: data }),
       interactive_stdin: inPieces || stdin === "open",
       on_slow: "block",
       window_bytes: windowBytes,
@@ -91,10 +95,15 @@ export class Command implements AsyncIterable<ExecEvent> {
     } else {
       o.signal?.addEventListener("abort", this.onAbort, { once: true });
       this.stream.exited.catch(() => {}).finally(() => o.signal?.removeEventListener("abort", this.onAbort));
-      this.id = this.stream.open().then(() => this.execId);
+      this.id = use(async (sessionId) => {
+        params.session_id = sessionId;
+        await this.stream.open();
+        return this.execId;
+      });
+      this.id.catch((error: unknown) => this.stream.leave(error)); // it may not have come as far as the stream
     }
     this.id.catch(() => {}); // whoever reads gets the same error
-    if (inPieces) this.input.write(data, true).catch(() => {}); // a command may end before it has read everything
+    if (inPieces) this.input.write(data, true).catch(this.onInputFailure);
   }
 
   /** The offset after the last byte that was read. */
@@ -181,8 +190,11 @@ export class Command implements AsyncIterable<ExecEvent> {
       }
       const result = await this.outcome.promise;
       yield { type: "complete", exitCode: result.exitCode, result, timestamp: now() };
+    } catch (error) {
+      this.outcome.reject(error);
+      throw error;
     } finally {
-      this.stream.leave();
+      this.left();
     }
   }
 
@@ -207,13 +219,19 @@ export class Command implements AsyncIterable<ExecEvent> {
       this.outcome.reject(error);
       throw error;
     } finally {
-      this.stream.leave();
-      this.outcome.reject(new ClosedError("the command's output was left"));
+      this.left();
     }
+  }
+
+  /** Nobody reads any more. */
+  private left(): void {
+    this.stream.leave();
+    this.outcome.reject(new ClosedError("the command's output was left"));
   }
 
   private finish(exit: wire.ExecExit): void {
     if (this.cancelling) throw this.o.signal!.reason;
+    if (this.inputFailure) throw this.inputFailure;
     const { stdout, stderr } = this.output;
     const omitted = stdout.omitted || stderr.omitted ? { ...(stdout.omitted && { stdout: stdout.omitted }), ...(stderr.omitted && { stderr: stderr.omitted }) } : undefined;
     const truncated = this.gaps || omitted !== undefined;
@@ -225,7 +243,17 @@ export class Command implements AsyncIterable<ExecEvent> {
     const { reason } = this.o.signal!;
     this.stream.leaveUnread();
     this.sendCancel();
-    this.cancelling = Promise.race([this.stream.exited.catch(() => {}), pause(endingTime)]).then(() => this.stream.leave(reason));
+    const over = new AbortController();
+    const exited = this.stream.exited.catch(() => {}).finally(() => over.abort());
+    this.cancelling = Promise.race([exited, pause(endingTime, over.signal)]).then(() => this.stream.leave(reason));
+  };
+
+  /** A command may end before it has read everything. Otherwise it got a part of its input, or a part twice, and must not go on. */
+  private readonly onInputFailure = async (error: unknown): Promise<void> => {
+    if (error instanceof TrlError && (error.code === "STDIN_CLOSED" || error.code === "EXEC_NOT_FOUND")) return;
+    this.inputFailure = error;
+    await this.kill().catch(() => {}); // a connection that cannot be made again ends the stream, too
+    this.stream.leave(error);
   };
 
   private sendCancel(): void {

@@ -1,6 +1,6 @@
 import { pause, until } from "./abort.ts";
 import { endpoint, tokenProtocol, whyRefused } from "./address.ts";
-import { AuthError, ClosedError, ConnectionLostError, TrlError } from "./errors.ts";
+import { afterSending, AuthError, ClosedError, ConnectionLostError, TrlError } from "./errors.ts";
 import { defaultPace, Heartbeat, type Pace, type Pulse } from "./heartbeat.ts";
 import { Link, type Follower, type Sink } from "./link.ts";
 import { repeats } from "./repeat.gen.ts";
@@ -13,7 +13,10 @@ export interface ConnectionOptions {
   token?: string | undefined;
   /** Gets a ticket before each dial, for pages that must not have a token. */
   ticket?: (() => Promise<string>) | undefined;
-  /** For how long (ms) a lost connection is dialled, 45 s by default. Afterwards each call that needs one makes one attempt. */
+  /**
+   * For how long (ms) a lost connection is dialled, 45 s by default; counted anew when somebody first needs it. Afterwards each call that needs one makes
+   * one attempt.
+   */
   patience?: number | undefined;
   /** The class to use where the runtime has none, such as that of `ws`. */
   WebSocket?: typeof globalThis.WebSocket | undefined;
@@ -77,7 +80,8 @@ export class Connection {
   private readonly patience: number;
   private link: Link | undefined;
   private dialling: Promise<Link> | undefined;
-  private until = 0; // when our patience ends, since the connection was last useful
+  private until = 0; // when our patience ends, by performance.now()
+  private missed = false; // somebody has needed a connection since the last useful one was lost
   private wait = 0; // before the next dial
   private closed = false;
   private failure: Error | undefined; // no other dial will help
@@ -87,6 +91,7 @@ export class Connection {
   private readonly followers = new Map<string, Follower>();
   private heart: Heartbeat | undefined;
   private hurry = new AbortController(); // ends the pause before the next dial
+  private readonly siblings = new Set<Connection>();
 
   constructor(
     private readonly o: ConnectionOptions,
@@ -108,7 +113,7 @@ export class Connection {
   retry(): void {
     if (this.closed || this.current) return;
     this.failure = undefined;
-    this.until = Date.now() + this.patience;
+    this.until = performance.now() + this.patience;
     this.hurry.abort();
     this.hurry = new AbortController();
     this.redial().catch(() => {}); // onState tells
@@ -120,8 +125,16 @@ export class Connection {
       if (this.closed) throw new ClosedError();
       if (this.link && !this.link.loss) return this.link;
       if (this.failure) throw this.failure;
+      this.miss();
       await until(signal, this.dialling ?? this.redial());
     }
+  }
+
+  /** Somebody needs a connection. The time of our patience counts from the first time, because until then nobody waited. */
+  private miss(): void {
+    if (this.missed || !this.link) return;
+    this.missed = true;
+    this.until = performance.now() + this.patience;
   }
 
   /** The live link, if there is one now. */
@@ -135,14 +148,19 @@ export class Connection {
    */
   async call<M extends keyof wire.Methods>(method: M, params: Params<M> | (() => Params<M>), o: CallOptions = {}): Promise<Result<M>> {
     o.signal?.throwIfAborted();
-    let epoch = "";
+    let asked: string | undefined; // the epoch of the server that may have got the request
     let repeat: Repeat = "never";
     for (;;) {
-      const link = await this.connected(o.signal);
-      if (epoch && epoch !== this.epoch && repeat === "keyed") {
+      let link: Link;
+      try {
+        link = this.current ?? (await this.connected(o.signal));
+      } catch (error) {
+        throw asked === undefined || (repeat === "always" && error instanceof TrlError) ? error : afterSending(error);
+      }
+      const { epoch } = this;
+      if (asked !== undefined && asked !== epoch && repeat === "keyed") {
         throw new ConnectionLostError(`${method}: the server was started anew before it answered`, "unknown");
       }
-      epoch = this.epoch;
       const now = typeof params === "function" ? (params as () => Params<M>)() : params;
       repeat = o.repeat ?? repeatOf(method, now);
       const { id, answer } = link.call(method, now, o.sink);
@@ -150,7 +168,10 @@ export class Connection {
       try {
         return await until(o.signal, answer);
       } catch (error) {
-        if (!(error instanceof ConnectionLostError) || repeat === "never") throw error;
+        if (!(error instanceof ConnectionLostError)) throw error;
+        if (error.outcome === "unsent") continue;
+        if (repeat === "never") throw error;
+        asked = epoch;
       }
     }
   }
@@ -182,12 +203,29 @@ export class Connection {
     this.closed = true;
     this.closing.abort(new ClosedError());
     this.heart?.stop();
+    for (const sibling of this.siblings) void sibling.close();
     await this.link?.close();
     this.become({ kind: "closed", why: "closed" });
   }
 
+  /** Another connection to the same gateway, for what must not wait for the streams of this one. It ends with this one at the latest. */
+  sibling(onState: (state: ConnectionState) => void): Connection {
+    const sibling = new Connection({ ...this.o, onState }, this.pace);
+    if (this.closed) throw new ClosedError();
+    sibling.epoch = this.epoch;
+    sibling.until = performance.now() + this.patience; // the gateway may be away for a moment
+    this.siblings.add(sibling);
+    return sibling;
+  }
+
+  /** Ends a sibling. */
+  async drop(sibling: Connection): Promise<void> {
+    this.siblings.delete(sibling);
+    await sibling.close();
+  }
+
   private become(state: ConnectionState): void {
-    this.o.onState?.(state);
+    calling(() => this.o.onState?.(state));
   }
 
   /** Makes one connection, and asks it for its epoch: something else than trl might listen at the address. */
@@ -202,6 +240,7 @@ export class Connection {
       const heart = new Heartbeat(link, this.pace, this.pulse);
       try {
         this.epoch = await until(both, heart.ask());
+        signal.throwIfAborted(); // closed at the last moment
       } catch (error) {
         link.abandon("the gateway does not answer");
         throw error;
@@ -224,7 +263,8 @@ export class Connection {
       const socket = new Socket(this.socketUrl, protocols);
       socket.binaryType = "arraybuffer";
       const quit = (error: unknown) => {
-        socket.onopen = socket.onclose = socket.onerror = null;
+        socket.onopen = socket.onclose = null;
+        socket.onerror = () => {}; // the class of `ws` throws an error that nobody listens to
         signal.removeEventListener("abort", abort);
         reject(error);
       };
@@ -255,9 +295,10 @@ export class Connection {
   /** Dials until our patience ends, at least once. */
   private async dialAgain(): Promise<Link> {
     const { signal } = this.closing;
-    const began = Date.now();
+    const began = performance.now();
+    const longest = () => (performance.now() - began < 60_000 ? lastPause : lastPauseOfLong);
     await this.rest(Math.min(this.wait, this.until - began));
-    for (let attempt = 1, gap = Math.max(this.wait, firstPause); ; attempt++, gap = Math.min(2 * gap, Date.now() - began < 60_000 ? lastPause : lastPauseOfLong)) {
+    for (let attempt = 1, gap = Math.max(this.wait, firstPause); ; attempt++, gap = Math.min(2 * gap, longest())) {
       try {
         const link = await this.dial(signal);
         for (const listener of [...this.returns]) listener(link);
@@ -265,12 +306,12 @@ export class Connection {
       } catch (error) {
         if (this.closed) throw new ClosedError();
         const why = error instanceof Error ? error.message : String(error);
-        if (this.isFinal(error) || Date.now() >= this.until) {
+        if (this.isFinal(error) || performance.now() >= this.until) {
           if (this.isFinal(error)) this.failure = error as Error;
           this.become({ kind: "closed", why, attempt, ...(this.failure && { error: this.failure }) });
           throw error instanceof ConnectionLostError ? new ConnectionLostError(error.message, "unsent") : error;
         }
-        const retryIn = Math.min(gap / 2 + (Math.random() * gap) / 2, this.until - Date.now());
+        const retryIn = Math.min(gap / 2 + (Math.random() * gap) / 2, this.until - performance.now());
         this.become({ kind: "down", why, attempt, retryIn });
         await this.rest(retryIn);
       }
@@ -294,7 +335,7 @@ export class Connection {
     const loss = link.loss!;
     const { why, code } = loss;
     if (loss.final && !(loss.code === 4401 && this.o.ticket)) {
-      this.failure = loss.code === 4401 ? new AuthError(loss.why, "AUTH_FAILED") : new ConnectionLostError(loss.why, "unknown");
+      this.failure = loss.error ?? (loss.code === 4401 ? new AuthError(loss.why, "AUTH_FAILED") : new ConnectionLostError(loss.why, "unsent"));
       this.become({ kind: "closed", why, code, error: this.failure });
       return;
     }
@@ -308,18 +349,30 @@ export class Connection {
 
   /** Starts the time of our patience, or continues that of an earlier loss if the link brought nothing. False if no time is left. */
   private noteLoss(link: Link): boolean {
-    const lived = performance.now() - link.since;
-    const now = Date.now();
+    const now = performance.now();
+    const lived = now - link.since;
     if (this.until && !link.useful && lived < 1_000) {
       this.wait = Math.min(Math.max(2 * this.wait, afterUselessPause), lastPause);
       return now < this.until;
     }
     this.wait = lived < 1_000 ? afterUselessPause : 0;
     this.until = now + this.patience;
+    this.missed = false;
     return true;
   }
 
   private tell(event: string, data: Record<string, unknown>): void {
-    for (const listener of [...(this.listeners.get(event) ?? [])]) listener(data as never);
+    for (const listener of [...(this.listeners.get(event) ?? [])]) calling(() => listener(data as never));
+  }
+}
+
+/** Calls a function of the program. What it throws must not disturb the connection; the runtime reports it like any uncaught error. */
+function calling(f: () => void): void {
+  try {
+    f();
+  } catch (error) {
+    queueMicrotask(() => {
+      throw error;
+    });
   }
 }

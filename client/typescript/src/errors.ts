@@ -99,6 +99,12 @@ export class ConnectionLostError extends Error {
   }
 }
 
+/** What a loss means for a request that was sent over an earlier connection: the server may have carried it out. */
+export function afterSending(error: unknown): unknown {
+  if (!(error instanceof ConnectionLostError || error instanceof TrlError)) return error;
+  return new ConnectionLostError(error.message, "unknown", { cause: error });
+}
+
 /** `close` was called. */
 export class ClosedError extends Error {
   override readonly name = "ClosedError";

@@ -1,4 +1,4 @@
-import { decodeBytes, encodeBytes, toBytes } from "./frame.ts";
+import { decodeBytes, encodeBytes, toBase64, toBytes } from "./frame.ts";
 import { OutcomeUnknownError } from "./errors.ts";
 import { commandLine } from "./quote.ts";
 import { textOf } from "./text.ts";
@@ -70,8 +70,8 @@ export interface ExecResult {
 
 /** A random name for a request. */
 export function newKey(): string {
-  const bytes = crypto.getRandomValues(new Uint8Array(16));
-  return Array.from(bytes, (b) => b.toString(16).padStart(2, "0")).join("");
+  if (crypto.randomUUID) return crypto.randomUUID(); // the fastest; a browser has it only for pages that came over https
+  return toBase64(crypto.getRandomValues(new Uint8Array(18)));
 }
 
 export function seconds(ms: number | undefined): number | undefined {
@@ -103,10 +103,10 @@ export function execParams(sessionId: string, command: string | readonly string[
   };
 }
 
-/** What a command wrote, as it is returned. */
+/** What a command wrote, as text or as bytes, as it is returned. */
 export interface Output {
-  stdout: Uint8Array;
-  stderr: Uint8Array;
+  stdout: string | Uint8Array;
+  stderr: string | Uint8Array;
   truncated: boolean;
   omitted?: wire.OmittedStreams | undefined;
 }
@@ -120,8 +120,8 @@ export function resultOf(command: string, exit: wire.ExecExit, output: Output): 
   const result: ExecResult = {
     success: exit.exit_code === 0,
     exitCode: exit.exit_code ?? -1,
-    stdout: textOf(stdout),
-    stderr: textOf(stderr),
+    stdout: typeof stdout === "string" ? stdout : textOf(stdout),
+    stderr: typeof stderr === "string" ? stderr : textOf(stderr),
     command,
     duration: exit.duration_ms,
     timestamp: new Date().toISOString(),
@@ -133,7 +133,7 @@ export function resultOf(command: string, exit: wire.ExecExit, output: Output): 
     truncated: output.truncated,
     shellRestored: exit.shell_restored,
     background: exit.background ?? [],
-    bytes: () => ({ stdout, stderr }),
+    bytes: () => ({ stdout: toBytes(stdout), stderr: toBytes(stderr) }),
   };
   if (exit.signal) result.signal = exit.signal;
   if (exit.timeout_kind) result.timeoutKind = exit.timeout_kind;
@@ -144,5 +144,6 @@ export function resultOf(command: string, exit: wire.ExecExit, output: Output): 
 }
 
 export function outputOf(r: wire.ExecResult): Output {
-  return { stdout: decodeBytes(r.stdout, r.stdout_encoding), stderr: decodeBytes(r.stderr, r.stderr_encoding), truncated: r.truncated, omitted: r.omitted };
+  const output = (text: string, encoding: string) => (encoding === "utf-8" ? text : decodeBytes(text, encoding));
+  return { stdout: output(r.stdout, r.stdout_encoding), stderr: output(r.stderr, r.stderr_encoding), truncated: r.truncated, omitted: r.omitted };
 }

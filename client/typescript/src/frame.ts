@@ -91,8 +91,10 @@ export class Position {
   }
 }
 
+const encoder = new TextEncoder();
+
 export function toBytes(data: string | Uint8Array): Uint8Array {
-  return typeof data === "string" ? new TextEncoder().encode(data) : data;
+  return typeof data === "string" ? encoder.encode(data) : data;
 }
 
 export function decodeBytes(text: string, encoding?: string): Uint8Array {
@@ -109,11 +111,15 @@ export function toBase64(bytes: Uint8Array): string {
   return btoa(binary);
 }
 
+const strictText = new TextDecoder("utf-8", { fatal: true, ignoreBOM: true });
+/** Above this size it matters that JSON writes a control character in six bytes: a request has a bound. */
+const smallText = 128 << 10;
+
 /** Bytes as the wire wants them: text if they are, else base64. */
 export function encodeBytes(bytes: Uint8Array): { data: string; encoding?: "base64" } {
   try {
-    return { data: new TextDecoder("utf-8", { fatal: true, ignoreBOM: true }).decode(bytes) };
-  } catch {
-    return { data: toBase64(bytes), encoding: "base64" };
-  }
+    const data = strictText.decode(bytes);
+    if (bytes.length <= smallText || JSON.stringify(data).length <= 1.5 * bytes.length) return { data };
+  } catch {} // it is no text
+  return { data: toBase64(bytes), encoding: "base64" };
 }

@@ -1,4 +1,4 @@
-import { ClosedError, ConnectionLostError, refusal } from "./errors.ts";
+import { ClosedError, ConnectionLostError, refusal, TrlError } from "./errors.ts";
 import { readChunk, readFrame, type Chunk } from "./frame.ts";
 import type * as wire from "./wire.gen.ts";
 
@@ -23,6 +23,8 @@ export interface Sink extends Follower {
 interface Call {
   method: string;
   sink: Sink | undefined;
+  /** It was handed to a socket that was open. */
+  sent: boolean;
   resolve(data: unknown): void;
   reject(error: Error): void;
 }
@@ -40,8 +42,15 @@ export interface Loss {
   code: number;
   why: string;
   final: boolean;
+  /** What the server said of the connection. */
+  error?: TrlError;
 }
 
+/** The server's default bound on a message (max_frame_bytes). It closes the connection for good on a larger one. */
+const largestMessage = 4 << 20;
+const socketOpen = 1; // WebSocket.OPEN
+
+const closedByUs = 0; // instead of a close code
 const exits = new Set(["exec.exit", "process.exit", "term.exit"]);
 
 /**
@@ -59,7 +68,10 @@ export class Link {
   private readonly calls = new Map<number, Call>();
   private readonly streams = new Map<string, Sink>();
   private readonly numbers = new Map<number, string>(); // stream_no → stream_id
+  private readonly numberOf = new Map<string, number>(); // stream_id → stream_no
   private readonly terminals = new Map<string, string>(); // term_id → stream_id
+  private readonly left = new Map<string, () => void>(); // by stream_id: asks the server to send no more of a stream that was left
+  private opening = 0; // requests in flight that have a sink
 
   constructor(
     private readonly socket: WebSocket,
@@ -79,11 +91,19 @@ export class Link {
     const id = this.nextId++;
     const answer = new Promise<wire.Methods[M]["result"]>((resolve, reject) => {
       if (this.loss) {
-        reject(this.lostError());
+        reject(this.lostError(false));
         return;
       }
-      this.calls.set(id, { method, sink, resolve: resolve as (data: unknown) => void, reject });
-      this.socket.send(JSON.stringify({ id, method, params }));
+      const text = JSON.stringify({ id, method, params });
+      if (text.length > largestMessage / 3 && new TextEncoder().encode(text).length > largestMessage) {
+        reject(new TrlError("the request is too large", "REQUEST_TOO_LARGE", {}, method));
+        return;
+      }
+      // A socket that is closing drops what it is given, and its end comes soon.
+      const sent = this.socket.readyState === socketOpen;
+      this.calls.set(id, { method, sink, sent, resolve: resolve as (data: unknown) => void, reject });
+      if (sink) this.opening++;
+      if (sent) this.socket.send(text);
     });
     return { id, answer };
   }
@@ -93,30 +113,46 @@ export class Link {
     this.call(method, params).answer.catch(() => {});
   }
 
-  /** Takes a sink off its stream: later frames of it are dropped. */
-  drop(streamId: string, sink: Sink): void {
-    if (this.streams.get(streamId) === sink) this.streams.delete(streamId);
+  /** Takes a sink off its stream, and has the server asked to send no more of it, unless another sink has the stream now. */
+  leave(streamId: string, sink: Sink, detach: () => void): void {
+    if (this.loss || this.streams.get(streamId) !== sink) return;
+    this.forget(streamId);
+    this.left.set(streamId, detach);
+    this.detachLeft();
+  }
+
+  /** It waits while a request for a stream is in flight: that may be for a stream that was left, and the server must get it last. */
+  private detachLeft(): void {
+    if (this.opening > 0) return;
+    const left = [...this.left.values()];
+    this.left.clear();
+    for (const detach of left) detach();
   }
 
   /** Ends the link. The promise resolves when the other side has said goodbye, or after a second. */
   close(): Promise<void> {
     const gone = new Promise<void>((resolve) => {
-      const late = setTimeout(resolve, 1000);
+      const late = setTimeout(resolve, this.loss ? 0 : 1000);
       this.socket.onclose = this.socket.onerror = () => {
         clearTimeout(late);
         resolve();
       };
     });
     this.socket.close(1000);
-    this.die({ code: 1000, why: "closed", final: true });
+    this.die({ code: closedByUs, why: "closed", final: true });
     return gone;
   }
 
   /** Gives up a socket that did not close by itself. */
   abandon(why: string): void {
-    this.socket.onclose = this.socket.onerror = null;
+    this.end({ code: 1006, why, final: false });
+  }
+
+  private end(loss: Loss): void {
+    this.socket.onclose = null;
+    this.socket.onerror = () => {}; // the class of `ws` throws an error that nobody listens to
     this.socket.close();
-    this.die({ code: 1006, why, final: false });
+    this.die(loss);
   }
 
   private receive(data: string | ArrayBuffer): void {
@@ -128,25 +164,37 @@ export class Link {
       if (frame && id !== undefined) this.deliver(id, frame.chunk);
       return;
     }
-    const message = JSON.parse(data) as Message;
+    let message: Message;
+    try {
+      message = JSON.parse(data) as Message;
+    } catch {
+      this.end({ code: 1006, why: "unintelligible message from the gateway", final: true }); // the same message would come again
+      return;
+    }
     const { stream_no: no, stream_id: stream } = message.data ?? {};
-    if (typeof no === "number") this.numbers.set(no, stream as string);
+    if (typeof no === "number" && typeof stream === "string") this.number(stream, no);
     if (message.event !== undefined) this.notify(message.event, message.data ?? {});
     else if (typeof message.id === "number") this.settle(message.id, message);
-    else if (message.error) this.die({ code: 1006, why: message.error.message, final: false }); // it concerns the connection
+    else if (message.error) { // it concerns the connection, or a request that could not be read
+      const error = refusal(message.error);
+      this.end({ code: 1006, why: error.message, final: !error.retryable, error });
+    }
   }
 
   private settle(id: number, message: Message): void {
     const call = this.calls.get(id);
     this.calls.delete(id);
     if (!call) return;
+    if (call.sink) this.opening--;
     if (!message.ok) {
       call.reject(refusal(message.error ?? { code: "INTERNAL_ERROR", message: "a failure without an error" }, call.method));
+      this.detachLeft();
       return;
     }
     const stream = message.data?.stream_id;
     if (call.sink && typeof stream === "string") {
       const before = this.streams.get(stream);
+      this.left.delete(stream);
       this.streams.set(stream, call.sink);
       if (before && before !== call.sink) before.displaced(); // the server sends a stream once per connection
       if (typeof message.data?.term_id === "string") this.terminals.set(message.data.term_id, stream);
@@ -155,6 +203,21 @@ export class Link {
       this.useful = true; // not the first ping
     }
     call.resolve(message.data ?? {});
+    this.detachLeft();
+  }
+
+  /** Notes the number of a stream in binary frames. An attach that is repeated may give another one. */
+  private number(stream: string, no: number): void {
+    this.numbers.delete(this.numberOf.get(stream)!);
+    this.numberOf.set(stream, no);
+    this.numbers.set(no, stream);
+  }
+
+  private forget(stream: string): void {
+    this.streams.delete(stream);
+    this.numbers.delete(this.numberOf.get(stream)!);
+    this.numberOf.delete(stream);
+    for (const [terminal, of] of this.terminals) if (of === stream) this.terminals.delete(terminal);
   }
 
   private notify(event: string, data: Record<string, unknown>): void {
@@ -172,7 +235,7 @@ export class Link {
     }
     const stream = (data.stream_id ?? this.terminals.get(data.term_id as string)) as string | undefined;
     const sink = stream === undefined ? undefined : this.streams.get(stream);
-    if (sink && stream !== undefined && exits.has(event)) this.streams.delete(stream);
+    if (stream !== undefined && exits.has(event)) this.forget(stream);
     sink?.event(event, data);
     this.tell(event, data);
   }
@@ -196,17 +259,21 @@ export class Link {
     this.calls.clear();
     this.streams.clear();
     this.died(this);
-    for (const call of calls) call.reject(this.lostError());
+    for (const call of calls) call.reject(this.lostError(call.sent));
     for (const sink of sinks) sink.lost();
   }
 
-  private lostError(): Error {
-    return this.loss?.code === 1000 ? new ClosedError() : new ConnectionLostError(`the connection was lost: ${this.loss?.why}`, "unknown");
+  private lostError(sent: boolean): Error {
+    const { why, code } = this.loss!;
+    if (code === closedByUs) return new ClosedError();
+    return new ConnectionLostError(`the connection was lost: ${why}`, sent ? "unknown" : "unsent");
   }
 }
 
 /** Close codes after which dialling again is useless (PROTOCOL.md, Closing). After 4401 another ticket may help. */
-const finalCodes = new Set([1000, 1002, 1007, 1008, 1009, 4401, 4403]);
+const finalCodes = new Set([1000, 1002, 1003, 1007, 1008, 1009, 1010]);
+
+const isFinal = (code: number) => finalCodes.has(code) || (code >= 4000 && code < 5000);
 
 function lossOf(close: CloseEvent): Loss {
   const words: Record<number, string> = {
@@ -217,5 +284,5 @@ function lossOf(close: CloseEvent): Loss {
     4401: "the credential has expired or was revoked",
     4403: "the gateway no longer allows this connection",
   };
-  return { code: close.code, why: close.reason || words[close.code] || `closed with ${close.code}`, final: finalCodes.has(close.code) };
+  return { code: close.code, why: close.reason || words[close.code] || `closed with ${close.code}`, final: isFinal(close.code) };
 }

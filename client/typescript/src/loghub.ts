@@ -32,6 +32,8 @@ export class LogHub {
   following = 0;
   /** How the stream ended. */
   over: { exit: Record<string, unknown> } | { error: unknown } | undefined;
+  private ending = false;
+  private wake: (() => void) | undefined;
 
   constructor(
     readonly connection: Connection,
@@ -50,8 +52,21 @@ export class LogHub {
     return reader;
   }
 
+  /** The process is being ended, which needs room for its last output: from now on no reader holds it up. One that is behind asks for what it missed. */
+  letGo(ending = true): void {
+    this.ending = ending;
+    this.roomMade();
+  }
+
+  /** A reader can take more. */
+  roomMade(): void {
+    this.wake?.();
+  }
+
   leave(reader: LogReader): void {
-    if (!this.readers.delete(reader) || this.readers.size > 0) return;
+    if (!this.readers.delete(reader)) return;
+    this.roomMade();
+    if (this.readers.size > 0) return;
     this.stream?.leave();
     this.unused();
   }
@@ -63,14 +78,24 @@ export class LogHub {
         this.following = stream.offset;
         if (item.kind === "event") this.over = { exit: item.data };
         for (const reader of this.readers) reader.offer(item);
-        await Promise.any([...this.readers].map((reader) => reader.room())).catch(() => {}); // one of them must keep up, the others need not
+        while (this.mustWait()) await new Promise<void>((resolve) => (this.wake = resolve));
       }
     } catch (error) {
       this.over = { error };
     }
     for (const reader of this.readers) reader.wakeUp();
   }
+
+  /** One of the readers must keep up, the others need not. */
+  private mustWait(): boolean {
+    if (this.ending || this.readers.size === 0) return false;
+    for (const reader of this.readers) if (reader.hasRoom) return false;
+    return true;
+  }
 }
+
+/** How many items may wait for a reader; more, or more than a window of bytes, and it asks for them later. */
+const mostItems = 4096;
 
 /** One reader of a process's output. */
 export class LogReader {
@@ -79,7 +104,6 @@ export class LogReader {
   /** It has not been given everything, and asks for what is between its position and what the hub gives now. */
   private behind = true;
   private wake: (() => void) | undefined;
-  private taken: (() => void)[] = [];
   private left = false;
   private ended = false;
   private readonly position: Position; // of what was read
@@ -132,7 +156,7 @@ export class LogReader {
     } else if (item.kind === "gap" && !this.behind) {
       this.items.push(item);
     }
-    if (this.held > windowBytes) {
+    if (this.held > windowBytes || this.items.length > mostItems) {
       this.items = [];
       this.held = 0;
       this.behind = true;
@@ -144,22 +168,17 @@ export class LogReader {
     this.wake?.();
   }
 
-  /** Fulfilled when this reader has read what it was given, or nearly. */
-  room(): Promise<void> {
-    if (this.held <= windowBytes / 4 && !this.behind) return Promise.resolve();
-    return new Promise((resolve) => this.taken.push(resolve));
+  /** It has read what it was given, or nearly. */
+  get hasRoom(): boolean {
+    return this.held <= windowBytes / 4 && this.items.length <= mostItems / 4 && !this.behind;
   }
 
   private makeRoom(): void {
-    if (this.held > windowBytes / 4 || this.behind) return;
-    for (const resolve of this.taken.splice(0)) resolve();
+    if (this.hasRoom) this.hub.roomMade();
   }
 
   leave(): void {
     this.left = true;
-    this.behind = false;
-    this.held = 0;
-    this.makeRoom();
     this.wakeUp();
     this.hub.leave(this);
   }

@@ -119,8 +119,8 @@ export class Process {
 
   /** Ends the process and everything that it has started: TERM, five seconds, KILL; and returns when it is gone. With a signal it sends only that. */
   async kill(signal?: string): Promise<void> {
-    if (signal === undefined) this.info = await this.connection.call("process.kill", { process_id: this.id });
-    else await this.connection.call("process.kill", { process_id: this.id, signal });
+    const info = await kill(this.connection, this.hubs, this.id, signal);
+    if (signal === undefined) this.info = info;
   }
 
   /** The output that there is now. */
@@ -129,6 +129,7 @@ export class Process {
     const all = { stdout: "", stderr: "" };
     let offset = 0;
     let gap: wire.GapRange | undefined;
+    const { output_bytes: end } = (await this.refresh()).info; // it may print faster than we ask
     for (;;) {
       const logs = await this.connection.call("process.logs", { process_id: this.id, offset });
       for (const chunk of logs.chunks) {
@@ -137,7 +138,7 @@ export class Process {
       }
       if (logs.gap) gap = { from: gap?.from ?? logs.gap.from, to: logs.gap.to };
       offset = logs.next_offset;
-      if (logs.eof || logs.chunks.length === 0) break;
+      if (offset >= end || logs.eof || logs.chunks.length === 0) break;
     }
     all.stdout += text.end("stdout");
     all.stderr += text.end("stderr");
@@ -260,19 +261,42 @@ export class Process {
   }
 }
 
+/** Ends a process, or sends it a signal. */
+export async function kill(connection: Connection, hubs: Map<string, LogHub>, process_id: string, signal: string | undefined): Promise<wire.ProcessInfo> {
+  if (signal !== undefined) return connection.call("process.kill", { process_id, signal });
+  const hub = hubs.get(process_id);
+  hub?.letGo();
+  try {
+    return await connection.call("process.kill", { process_id });
+  } catch (error) {
+    hub?.letGo(false);
+    throw error;
+  }
+}
+
+/** A longer line is looked at in pieces. */
+const longestLine = 1 << 20;
+
 /** Looks for a text or an expression in the lines of an output. */
 class Lines {
   private readonly text = new Text();
   private readonly open: Record<string, string> = {}; // by channel: a line that has no end yet
   private readonly whole: string[] = [];
   private changed = false; // an open line since it was looked at
+  private readonly pattern: string | RegExp;
 
-  constructor(private readonly pattern: string | RegExp) {}
+  constructor(pattern: string | RegExp) {
+    this.pattern = typeof pattern === "string" ? pattern : new RegExp(pattern, pattern.flags.replace(/[gy]/g, ""));
+  }
 
   add(channel: string, bytes: Uint8Array): void {
     const lines = ((this.open[channel] ?? "") + this.text.add(channel, bytes)).split("\n");
     this.open[channel] = lines.pop()!;
-    this.whole.push(...lines);
+    for (const line of lines) this.whole.push(line);
+    if (this.open[channel].length > longestLine) {
+      this.whole.push(this.open[channel]);
+      this.open[channel] = "";
+    }
     this.changed = true;
   }
 
@@ -303,7 +327,7 @@ class Lines {
       if (typeof this.pattern === "string") {
         if (line.includes(this.pattern)) return { line };
       } else {
-        const match = line.match(new RegExp(this.pattern, this.pattern.flags.replace(/[gy]/g, "")));
+        const match = line.match(this.pattern);
         if (match) return { line, match };
       }
     }

@@ -1,5 +1,6 @@
 import { Connection, type ConnectionOptions } from "./connection.ts";
-import { ForbiddenError, SessionNotFoundError } from "./errors.ts";
+import type { Use } from "./command.ts";
+import { ForbiddenError, SessionNotFoundError, SessionTerminatedError } from "./errors.ts";
 import { newKey, seconds, wireEnv, type Env } from "./exec.ts";
 import type { LogHub } from "./loghub.ts";
 import { Session, type SessionInfo } from "./session.ts";
@@ -38,7 +39,7 @@ export async function connect(o: ConnectOptions): Promise<Sandbox> {
   try {
     await connection.open(o.signal);
     const { id, name } = await ownSession(connection, o.session);
-    return new Sandbox(connection, new Map(), id, name);
+    return new Sandbox(connection, o.session, id, name);
   } catch (error) {
     await connection.close();
     throw error;
@@ -76,11 +77,37 @@ async function find(connection: Connection, nameOrId: string): Promise<{ id: str
   return { id: info.session_id, name: info.name };
 }
 
-/** A gateway, and a session of its own for commands. */
+/** A gateway, and a session of its own for commands. If that session ends, the request that hears of it fails, and the next one makes another session. */
 export class Sandbox extends Session {
+  private gone = false;
+  private finding: Promise<void> | undefined;
+
   /** @internal */
-  constructor(connection: Connection, hubs: Map<string, LogHub>, id: string, name?: string) {
-    super(connection, hubs, id, name);
+  constructor(
+    connection: Connection,
+    private readonly wanted: string | undefined,
+    id: string,
+    name?: string,
+  ) {
+    super(connection, new Map<string, LogHub>(), id, name);
+  }
+
+  protected override readonly use: Use = async (ask) => {
+    if (this.gone) await (this.finding ??= this.find().finally(() => (this.finding = undefined)));
+    const { id } = this;
+    try {
+      return await ask(id);
+    } catch (error) {
+      const ended = error instanceof SessionTerminatedError || error instanceof SessionNotFoundError;
+      if (ended && id === this.id) this.gone = true;
+      throw error;
+    }
+  };
+
+  private async find(): Promise<void> {
+    const { id, name } = await ownSession(this.connection, this.wanted);
+    this.identify(id, name);
+    this.gone = false;
   }
 
   async createSession(o: SessionOptions = {}): Promise<Session> {

@@ -1,11 +1,11 @@
 import { pause } from "./abort.ts";
-import { checked, Command, largestStdin, type StreamOptions } from "./command.ts";
+import { checked, Command, largestStdin, type StreamOptions, type Use } from "./command.ts";
 import type { Connection } from "./connection.ts";
 import { execParams, outputOf, resultOf, seconds, wireEnv, type Env, type ExecOptions, type ExecResult } from "./exec.ts";
 import { toBytes } from "./frame.ts";
 import type { Link } from "./link.ts";
 import type { LogHub } from "./loghub.ts";
-import { Process, type ProcessOptions } from "./process.ts";
+import { kill, Process, type ProcessOptions } from "./process.ts";
 import { commandLine, quote } from "./quote.ts";
 import { Terminal, type AttachOptions, type TerminalOptions } from "./terminal.ts";
 import { NotFoundError } from "./errors.ts";
@@ -16,16 +16,22 @@ export type SessionInfo = wire.SessionInfo;
 
 /** A persistent shell: directory, variables and functions stay from one command to the next. */
 export class Session implements AsyncDisposable {
+  #id: string;
   #name: string | undefined;
 
   /** @internal */
   constructor(
     protected readonly connection: Connection,
     protected readonly hubs: Map<string, LogHub>,
-    readonly id: string,
+    id: string,
     name?: string,
   ) {
+    this.#id = id;
     this.#name = name;
+  }
+
+  get id(): string {
+    return this.#id;
   }
 
   get name(): string | undefined {
@@ -38,28 +44,31 @@ export class Session implements AsyncDisposable {
    */
   async exec(command: string | readonly string[], o: ExecOptions = {}): Promise<ExecResult> {
     o.signal?.throwIfAborted();
-    if (o.onOutput || (o.stdin !== undefined && o.stdin.length > largestStdin / 4 && toBytes(o.stdin).length > largestStdin)) return this.follow(command, o);
+    if (o.onOutput || (o.stdin !== undefined && o.stdin.length > largestStdin / 3 && toBytes(o.stdin).length > largestStdin)) return this.follow(command, o);
     const params: wire.ExecRun = {
-      ...execParams(this.id, command, o),
+      ...execParams("", command, o),
       max_output_bytes: o.maxOutputBytes,
       clean: o.clean,
     };
-    const r = o.signal ? await this.endedBy(o.signal, params) : await this.connection.call("exec.run", params);
+    const r = await this.use((session_id) => {
+      params.session_id = session_id;
+      return o.signal ? this.endedBy(o.signal, params) : this.connection.call("exec.run", params);
+    });
     return checked(resultOf(params.command, r, outputOf(r)), o.check);
   }
 
   /** Starts a command and returns at once. Iterate over it for its output as it comes. */
   execStream(command: string | readonly string[], o: StreamOptions = {}): Command {
-    return new Command(this.connection, this.id, command, o);
+    return new Command(this.connection, this.use, command, o);
   }
 
   /** Starts a background process from the session's present state. */
   startProcess(command: string | readonly string[], o: ProcessOptions = {}): Promise<Process> {
-    return Process.start(this.connection, this.hubs, this.id, commandLine(command), o);
+    return this.use((id) => Process.start(this.connection, this.hubs, id, commandLine(command), o));
   }
 
   async listProcesses(): Promise<Process[]> {
-    const { processes } = await this.connection.call("process.list", { session_id: this.id });
+    const { processes } = await this.use((session_id) => this.connection.call("process.list", { session_id }));
     return processes.map((info) => new Process(this.connection, this.hubs, info));
   }
 
@@ -73,7 +82,7 @@ export class Session implements AsyncDisposable {
   }
 
   async killProcess(id: string, signal?: string): Promise<void> {
-    await this.connection.call("process.kill", { process_id: id, ...(signal !== undefined && { signal }) });
+    await kill(this.connection, this.hubs, id, signal);
   }
 
   /** Ends every process that runs; it answers how many. */
@@ -84,7 +93,7 @@ export class Session implements AsyncDisposable {
   }
 
   openTerminal(o: TerminalOptions): Promise<Terminal> {
-    return Terminal.open(this.connection, this.id, o);
+    return this.use((id) => Terminal.open(this.connection, id, o));
   }
 
   attachTerminal(id: string, o: AttachOptions = {}): Promise<Terminal> {
@@ -101,37 +110,49 @@ export class Session implements AsyncDisposable {
   }
 
   info(): Promise<SessionInfo> {
-    return this.connection.call("session.info", { session_id: this.id });
+    return this.use((session_id) => this.connection.call("session.info", { session_id }));
   }
 
-  /** Everything that happens in the session, as long as somebody iterates. After a lost connection it goes on; what happened meanwhile is missing. */
+  /**
+   * Everything that happens in the session, as long as somebody iterates. After a lost connection it goes on. Where events are missing, because they
+   * happened meanwhile or were not read in time, it says `missed`.
+   */
   watch(o: { signal?: AbortSignal } = {}): AsyncIterable<SessionEvent> {
-    return watch(this.connection, this.id, o.signal);
+    return watch(this.connection, this.use, o.signal);
   }
 
   /** Replaces the shell by a fresh one; processes end. */
   async reset(): Promise<void> {
-    await this.connection.call("session.reset", { session_id: this.id });
+    await this.use((session_id) => this.connection.call("session.reset", { session_id }));
   }
 
   async rename(name: string): Promise<void> {
-    await this.connection.call("session.rename", { session_id: this.id, name });
+    await this.use((session_id) => this.connection.call("session.rename", { session_id, name }));
     this.#name = name;
   }
 
   /** Changes what createSession has set. `labels` take the place of all earlier ones. */
   async update(o: { labels?: Record<string, string>; commandTimeoutMs?: number; idleTimeoutMs?: number }): Promise<void> {
     const { labels, commandTimeoutMs, idleTimeoutMs } = o;
-    await this.connection.call("session.update", { session_id: this.id, labels, timeout_s: seconds(commandTimeoutMs), idle_timeout_s: seconds(idleTimeoutMs) });
+    const changes = { labels, timeout_s: seconds(commandTimeoutMs), idle_timeout_s: seconds(idleTimeoutMs) };
+    await this.use((session_id) => this.connection.call("session.update", { session_id, ...changes }));
   }
 
   /** Ends the session and returns when all its processes are gone. */
   async destroy(o: { force?: boolean } = {}): Promise<void> {
-    await this.connection.call("session.destroy", { session_id: this.id, ...(o.force && { force: true }) });
+    await this.use((session_id) => this.connection.call("session.destroy", { session_id, ...(o.force && { force: true }) }));
   }
 
   async [Symbol.asyncDispose](): Promise<void> {
     await this.destroy();
+  }
+
+  /** Calls a function with the session's id, for one request. */
+  protected readonly use: Use = (ask) => ask(this.#id);
+
+  protected identify(id: string, name: string | undefined): void {
+    this.#id = id;
+    this.#name = name;
   }
 
   /** An exec.run that ends when the signal aborts. */
@@ -149,10 +170,17 @@ export class Session implements AsyncDisposable {
 
   private async follow(command: string | readonly string[], o: ExecOptions): Promise<ExecResult> {
     const { onOutput, ...rest } = o;
+    if (o.clean) throw new TypeError("clean works only on a whole result: not with onOutput or a large stdin");
     const running = this.execStream(command, rest);
     if (!onOutput) return running.result();
     for await (const event of running) {
-      if (event.type === "stdout" || event.type === "stderr") onOutput(event.type, event.data);
+      if (event.type !== "stdout" && event.type !== "stderr") continue;
+      try {
+        onOutput(event.type, event.data);
+      } catch (error) {
+        await running.kill().catch(() => {}); // nobody would hear of its end
+        throw error;
+      }
     }
     return running.result();
   }

@@ -1,6 +1,6 @@
 import { until } from "./abort.ts";
 import type { Connection } from "./connection.ts";
-import { ClosedError, ConnectionLostError } from "./errors.ts";
+import { afterSending, ClosedError, ConnectionLostError } from "./errors.ts";
 import { endOf, Position, readChunk, type Chunk } from "./frame.ts";
 import type { Follower, Link, Sink } from "./link.ts";
 import { windowBytes } from "./window.ts";
@@ -22,6 +22,21 @@ export interface Source {
   detach(link: Link): void;
 }
 
+/** Once so many items wait for a reader, small pieces of output are put together: an object for each byte would take far more than a window. */
+const fewItems = 64;
+const smallPiece = 4096;
+
+/** Two pieces as one, if they are small and follow each other. */
+function joined(last: Item | undefined, { offset, stream, bytes, replay, snapshot }: Chunk): Item | undefined {
+  if (last?.kind !== "chunk" || snapshot || last.chunk.snapshot) return undefined;
+  const before = last.chunk;
+  if (before.stream !== stream || before.replay !== replay || endOf(before) !== offset || before.bytes.length + bytes.length > smallPiece) return undefined;
+  const both = new Uint8Array(before.bytes.length + bytes.length);
+  both.set(before.bytes);
+  both.set(bytes, before.bytes.length);
+  return { kind: "chunk", chunk: { ...before, bytes: both } };
+}
+
 /**
  * The output of one command, process or terminal, and its exit, over as many connections as necessary: every byte once and in order, or a gap.
  *
@@ -41,6 +56,7 @@ export class Stream {
   private failure: unknown;
   private attached: { link: Link; sink: Sink; streamId: string } | undefined; // what brings the stream now
   private opening = false;
+  private accepted = false; // the server has answered a request for it
   private unread = false; // nobody reads: old output gives way
   private wake: (() => void) | undefined;
   private readonly exit = Promise.withResolvers<Record<string, unknown>>();
@@ -76,18 +92,23 @@ export class Stream {
   }
 
   private async attach(): Promise<void> {
-    for (let epoch = ""; ; ) {
-      const link = await this.connection.connected();
+    for (let asked: string | undefined; ; ) { // the epoch of the server that may have begun what the stream is of
+      let link: Link;
+      try {
+        link = this.connection.current ?? (await this.connection.connected());
+      } catch (error) {
+        throw asked === undefined ? error : afterSending(error);
+      }
       if (this.ended) throw this.failure ?? new ClosedError("the stream was left");
-      if (epoch && epoch !== this.connection.epoch) throw new ConnectionLostError("the server was started anew before it answered", "unknown");
-      epoch = this.connection.epoch;
+      const { epoch } = this.connection;
+      if (asked !== undefined && asked !== epoch) throw new ConnectionLostError("the server was started anew before it answered", "unknown");
       const sink = this.sinkOf(link);
       try {
         const from = this.received;
         const streamId = await this.source.open(this, link, sink);
+        this.accepted = true;
         if (this.failure) {
-          link.drop(streamId, sink); // it was left while the answer was on its way
-          this.source.detach(link);
+          link.leave(streamId, sink, () => this.source.detach(link)); // it was left while the answer was on its way
         } else if (!this.ended && !link.loss) {
           this.attached = { link, sink, streamId };
           this.acknowledged = from;
@@ -96,6 +117,7 @@ export class Stream {
         return;
       } catch (error) {
         if (!(error instanceof ConnectionLostError)) throw error;
+        if (error.outcome === "unknown" && !this.accepted) asked = epoch;
       }
     }
   }
@@ -128,12 +150,16 @@ export class Stream {
   leaveUnread(): void {
     this.unread = true;
     this.shed();
+    this.resume();
   }
 
   /** Leaves the stream: no more output is wanted, and a reader that waits gets the reason. What it is of goes on. */
   leave(reason: unknown = new ClosedError("the stream was left")): void {
     if (this.ended) return;
-    if (this.attached) this.source.detach(this.attached.link);
+    if (this.attached) {
+      const { link, sink, streamId } = this.attached;
+      link.leave(streamId, sink, () => this.source.detach(link));
+    }
     this.fail(reason);
   }
 
@@ -155,9 +181,9 @@ export class Stream {
     this.attached.link.send("stream.ack", { stream_id: this.attached.streamId, offset: this.offset });
   }
 
-  /** Attaches again after a loss, but not before the reader has taken most of what is here. */
+  /** Attaches again after a loss, but not before the reader has taken most of what is here. If nobody reads, old output gives way to new. */
   private resume(): void {
-    if (this.ended || this.opening || this.attached || this.held > windowBytes / 4) return;
+    if (this.ended || this.opening || this.attached || (this.held > windowBytes / 4 && !this.unread)) return;
     this.open().catch(() => {}); // the reader gets the failure
   }
 
@@ -185,7 +211,9 @@ export class Stream {
     const rest = this.position.take(chunk);
     if (!rest) return; // it came over the last link
     this.held += rest.bytes.length;
-    this.push({ kind: "chunk", chunk: rest });
+    const both = this.items.length < fewItems || this.ended ? undefined : joined(this.items.at(-1), rest);
+    if (both) this.items[this.items.length - 1] = both;
+    else this.push({ kind: "chunk", chunk: rest });
     if (this.unread) this.shed();
   }
 
@@ -234,7 +262,6 @@ export class Stream {
   private fail(error: unknown): void {
     if (this.ended) return;
     this.failure = error;
-    this.attached?.link.drop(this.attached.streamId, this.attached.sink);
     this.end();
     this.exit.reject(error);
     this.wake?.();

@@ -48,7 +48,7 @@ export class Terminal implements AsyncIterable<TermEvent> {
 
   private constructor(
     private readonly connection: Connection,
-    private readonly wanted: "control" | "view",
+    private wanted: "control" | "view",
     open: wire.TermOpen | { term_id: string },
     size: { cols: number; rows: number } | undefined,
   ) {
@@ -60,7 +60,9 @@ export class Terminal implements AsyncIterable<TermEvent> {
       open: async (_, link, sink) => {
         if (this.termId) {
           const attached = await link.call("term.attach", this.attachParams(this.claim), sink).answer;
+          const { now } = this;
           this.became(attached);
+          if (attached.mode !== now) sink.event("term.control", { ...attached }); // it changed while we were away
           return attached.stream_id;
         }
         const opened = await link.call("term.open", open as wire.TermOpen, sink).answer;
@@ -145,6 +147,7 @@ export class Terminal implements AsyncIterable<TermEvent> {
   /** Takes control from the client that has it. The screen comes again. */
   async takeOver(): Promise<void> {
     this.became(await this.connection.call("term.attach", this.attachParams(0, "control")));
+    this.wanted = "control";
   }
 
   /** The screen as lines of text, with the cursor. */

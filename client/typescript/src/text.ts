@@ -20,7 +20,9 @@ export class Text {
   }
 }
 
+const wholeText = new TextDecoder("utf-8", { ignoreBOM: true });
+
 /** The text of bytes that are all there. */
 export function textOf(bytes: Uint8Array): string {
-  return new TextDecoder("utf-8", { ignoreBOM: true }).decode(bytes);
+  return wholeText.decode(bytes);
 }

@@ -144,7 +144,7 @@ class Run {
 
   async connect(step: Step): Promise<trl.Sandbox> {
     const token = (step.token as string | undefined) ?? "user";
-    const client = await trl.connect({ url: this.gateway.url, token: this.gateway.tokens[token] ?? token, session: step.session as string });
+    const client = await trl.connect({ url: this.gateway.url, token: this.gateway.tokens[token] ?? token, session: step.session as string, patience: ms(step.patience_s) });
     this.clients.push(client);
     return client;
   }
