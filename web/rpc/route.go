@@ -409,9 +409,13 @@ func (k *call) tryElsewhere(fault *protocol.Error) bool {
 	return true
 }
 
-// takesExisting reports whether the request uses a session that has its name already, whoever made it.
+// takesExisting reports whether the request may get a session that exists already: by its name, or because it comes from the same request. If it may not,
+// the session's node says so again.
 func (k *call) takesExisting() bool {
-	return k.method == "session.create" && k.remote.target.IfExists == "return" || defaults[k.method] && k.remote.name == defaultSession
+	if t := &k.remote.target; k.method == "session.create" {
+		return t.IfExists == "return" || t.RequestKey != ""
+	}
+	return defaults[k.method] && k.remote.name == defaultSession
 }
 
 // winnerOf returns the epoch of the session that has the name already, if fault is about that.

@@ -84,8 +84,9 @@ func sessionList(k *call, q *protocol.SessionList) (any, bool, error) {
 		if list == nil {
 			list = []protocol.SessionInfo{} // Clients read its length
 		}
+		node := k.c.srv.nodeName()
 		for i := range list {
-			list[i].Node = k.c.srv.nodeName()
+			list[i].Node = node
 		}
 		of := cmp.Or(q.Owner, k.c.principal.Subject)
 		if q.All {

@@ -34,6 +34,7 @@ func TestNamesAreOfTheWholeCluster(t *testing.T) {
 	id := ac.Call("session.create", object{"name": "work", "node": "a"}).Str("session_id")
 	taken := func() {
 		t.Helper()
+		bc = b.Redial(t) // a connection ends with the link to a node whose gateway has ended
 		f := bc.Try("session.create", object{"name": "work"})
 		if f.Code() != "SESSION_EXISTS" || f.Error.Details["session_id"] != id {
 			t.Errorf("a second session with the name: %+v", f.Error)
@@ -63,6 +64,8 @@ func TestNamesAreOfTheWholeCluster(t *testing.T) {
 
 	_ = syscall.Kill(a.Pid, syscall.SIGKILL) // the whole node: the gateway ends its sessions, or dies with the keeper
 	_ = syscall.Kill(a.GatewayPid(), syscall.SIGKILL)
+	bc.CloseStatus()
+	bc = b.Redial(t)
 	testkit.Eventually(t, "the name is free again", func() bool {
 		return bc.Try("session.create", object{"name": "other", "if_exists": "return"}).OK
 	})
