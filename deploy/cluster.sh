@@ -8,6 +8,7 @@ trl=${TRL_TEST_PROGRAM:-$PWD/bin/trl} nats=${TRL_TEST_NATS:-$PWD/bin/nats-server
 
 work=$(mktemp -d)
 pids=()
+declare -A name # of each pid
 end() {
   trap '' INT TERM
   for pid in "${pids[@]}"; do kill "$pid" 2>/dev/null || true; done
@@ -39,7 +40,7 @@ jetstream { store_dir: "$work/nats$i", sync_interval: always }
 cluster { name: trl, listen: "127.0.0.1:${peers[i]}", routes: [$(join "${routes[@]}")] }
 CONF
   "$nats" -c "$work/nats$i.conf" >"$work/nats$i.log" 2>&1 &
-  pids+=($!)
+  pids+=($!) name[$!]=nats$i
 done
 
 umask 077
@@ -52,7 +53,7 @@ for node in n1 n2 n3; do
   env -u TRL_URL -u TRL_TOKEN -u TRL_STATE_DIR "$trl" serve --listen 127.0.0.1:0 --state-dir "$work/$node" --token-file "$work/tokens" \
     --cluster "$(join "${servers[@]}")" --cluster-listen 127.0.0.1:0 --cluster-secret "$work/secret" \
     --node "$node" --node-label "zone=z${node#n}" >"$work/$node.out" 2>"$work/$node.log" &
-  pids+=($!)
+  pids+=($!) name[$!]=$node
 done
 
 declare -A url
@@ -85,7 +86,12 @@ In another terminal:
 
 Ctrl-C ends everything.
 TEXT
-wait -n "${pids[@]}" || true
-echo "one of the processes has ended; its log:"
-tail -n 3 "$work"/*.log
-exit 1
+# Whoever tries what happens without one of them may end it: the others go on.
+while [ ${#pids[@]} -gt 0 ]; do
+  { wait -n -p ended "${pids[@]}" || true; } 2>/dev/null # bash says itself which are killed
+  echo "${name[$ended]} has ended; the last lines of its log:"
+  tail -n 3 "$work/${name[$ended]}.log"
+  left=()
+  for pid in "${pids[@]}"; do [ "$pid" = "$ended" ] || left+=("$pid"); done
+  pids=("${left[@]}")
+done
