@@ -1211,11 +1211,13 @@ function joined(last, { offset, stream, bytes, replay, snapshot }) {
   return { kind: "chunk", chunk: { ...before, bytes: both } };
 }
 var Stream = class {
-  constructor(connection, source, offset = 0) {
+  constructor(connection, source, offset = 0, flow = {}) {
     this.connection = connection;
     this.source = source;
     this.position = new Position(offset);
     this.offset = offset;
+    this.windowBytes = flow.windowBytes ?? windowBytes;
+    this.manual = flow.acknowledge === "manual";
     this.exited = this.exit.promise;
     this.exited.catch(() => {
     });
@@ -1226,11 +1228,13 @@ var Stream = class {
   offset = 0;
   /** Fulfilled with the data of the exit when it comes, though output before it may wait; rejected when no exit will come. */
   exited;
+  windowBytes;
   position;
   // of what has come
   items = [];
   held = 0;
   // bytes in items
+  manual;
   acknowledged = 0;
   ended = false;
   // the exit has come, or failure is set
@@ -1282,7 +1286,7 @@ var Stream = class {
         } else if (!this.ended && !link.loss) {
           this.attached = { link, sink, streamId };
           this.acknowledged = from;
-          this.acknowledge();
+          if (!this.manual) this.acknowledge(this.offset);
         }
         return;
       } catch (error) {
@@ -1335,18 +1339,18 @@ var Stream = class {
     } else if (item.kind === "gap") {
       this.offset = Math.max(this.offset, item.to);
     }
-    this.acknowledge();
+    if (!this.manual || item.kind === "gap") this.acknowledge(this.offset);
     this.resume();
   }
-  /** Tells the server what the reader has taken, a quarter of the window at a time. */
-  acknowledge() {
-    if (!this.attached || this.offset - this.acknowledged < windowBytes / 4) return;
-    this.acknowledged = this.offset;
-    this.attached.link.send("stream.ack", { stream_id: this.attached.streamId, offset: this.offset });
+  /** Tells the server that everything before an offset is done, a quarter of the window at a time. */
+  acknowledge(offset) {
+    if (!this.attached || offset - this.acknowledged < this.windowBytes / 4) return;
+    this.acknowledged = offset;
+    this.attached.link.send("stream.ack", { stream_id: this.attached.streamId, offset });
   }
   /** Attaches again after a loss, but not before the reader has taken most of what is here. If nobody reads, old output gives way to new. */
   resume() {
-    if (this.ended || this.opening || this.attached || this.held > windowBytes / 4 && !this.unread) return;
+    if (this.ended || this.opening || this.attached || this.held > this.windowBytes / 4 && !this.unread) return;
     this.open().catch(() => {
     });
   }
@@ -1384,6 +1388,7 @@ var Stream = class {
     this.push({ kind: "gap", ...rest });
     if (this.unread) this.shed();
   }
+  /** Gives the reader an event at its place in the output. */
   event(name, data) {
     this.push({ kind: "event", name, data });
     if (name !== this.source.exit) return;
@@ -1397,11 +1402,11 @@ var Stream = class {
   }
   /** Drops the oldest output until half of the window is free. */
   shed() {
-    if (this.held <= windowBytes / 2) return;
+    if (this.held <= this.windowBytes / 2) return;
     const kept = [];
     let from;
     let to = this.offset;
-    while (this.items.length > 0 && this.held > windowBytes / 2) {
+    while (this.items.length > 0 && this.held > this.windowBytes / 2) {
       const item = this.items.shift();
       if (item.kind === "event") {
         kept.push(item);
@@ -1413,7 +1418,7 @@ var Stream = class {
     }
     this.items.unshift(...kept, { kind: "gap", from: from ?? to, to });
     this.offset = to;
-    this.acknowledge();
+    this.acknowledge(to);
     this.resume();
   }
   fail(error) {
@@ -1662,12 +1667,12 @@ var now = () => (/* @__PURE__ */ new Date()).toISOString();
 // src/loghub.ts
 var pageBytes = 256 << 10;
 function processOutput(connection, processId, since, onSlow) {
-  const logs = { process_id: processId, follow: true, max_bytes: pageBytes, on_slow: onSlow, window_bytes: windowBytes };
+  const logs = { process_id: processId, follow: true, max_bytes: pageBytes, on_slow: onSlow };
   return new Stream(
     connection,
     {
       exit: "process.exit",
-      open: async (stream, link, sink) => (await link.call("process.logs", { ...logs, offset: stream.received }, sink).answer).stream_id,
+      open: async (stream, link, sink) => (await link.call("process.logs", { ...logs, offset: stream.received, window_bytes: stream.windowBytes }, sink).answer).stream_id,
       detach: (link) => link.send("process.detach", { process_id: processId })
     },
     since
@@ -2094,63 +2099,71 @@ var Lines = class {
 
 // src/terminal.ts
 var Terminal = class _Terminal {
-  constructor(connection, wanted, open, size) {
+  constructor(connection, o, open) {
     this.connection = connection;
-    this.wanted = wanted;
-    this.now = wanted;
-    this.size = size;
+    this.o = o;
+    this.now = this.wanted = o.mode ?? "control";
+    this.claim = o.claim;
+    if (o.cols && o.rows) this.size = { cols: o.cols, rows: o.rows };
     if ("term_id" in open) this.termId = open.term_id;
-    this.stream = new Stream(connection, {
-      exit: "term.exit",
-      open: async (_, link, sink) => {
-        if (this.termId) {
-          const attached = await link.call("term.attach", this.attachParams(this.claim), sink).answer;
-          const { now: now2 } = this;
-          this.became(attached);
-          if (attached.mode !== now2) sink.event("term.control", { ...attached });
-          return attached.stream_id;
-        }
-        const opened = await link.call("term.open", open, sink).answer;
-        this.termId = opened.term_id;
-        this.claim = opened.claim;
-        return opened.stream_id;
+    this.stream = new Stream(
+      connection,
+      {
+        exit: "term.exit",
+        open: async (stream, link, sink) => {
+          if (this.termId) {
+            const attached = await link.call("term.attach", this.attachParams(), sink).answer;
+            const { now: now2 } = this;
+            this.became(attached);
+            if (attached.mode !== now2) sink.event("term.control", { ...attached });
+            return attached.stream_id;
+          }
+          const opened = await link.call("term.open", { ...open, window_bytes: stream.windowBytes }, sink).answer;
+          this.termId = opened.term_id;
+          this.became({ ...opened, mode: "control", offset: 0, ...this.size });
+          return opened.stream_id;
+        },
+        detach: (link) => link.send("term.detach", { term_id: this.termId })
       },
-      detach: (link) => link.send("term.detach", { term_id: this.termId })
-    });
+      o.since,
+      o
+    );
     this.input = new Input(connection, (piece) => connection.call("term.input", { term_id: this.termId, ...piece }));
+    this.opened = this.stream.open().then(() => this);
+    this.opened.catch(() => {
+    });
   }
   connection;
-  wanted;
+  o;
+  /** Which of the `viewers` this client is. */
+  viewerId = "";
+  /** When this client asked for control, for another attach: undefined if it only watches. */
+  claim;
   termId = "";
-  claim = 0;
   now;
+  wanted;
   size;
   stream;
   input;
   iterated = false;
+  /** Fulfilled when the server has opened it or attached this client. @internal */
+  opened;
   /** @internal */
-  static async open(connection, sessionId, o) {
-    const params = {
+  static open(connection, sessionId, o) {
+    return new _Terminal(connection, { ...o, since: 0 }, {
       session_id: sessionId,
       cols: o.cols,
       rows: o.rows,
-      window_bytes: windowBytes,
       request_key: newKey(),
       ...o.cmd !== void 0 && { command: o.cmd },
       ...o.cwd !== void 0 && { working_dir: o.cwd },
       ...o.env && { env: wireEnv(o.env) },
       ...o.record && { record: true }
-    };
-    const terminal = new _Terminal(connection, "control", params, { cols: o.cols, rows: o.rows });
-    await terminal.stream.open();
-    return terminal;
+    });
   }
   /** @internal */
-  static async attach(connection, id, o) {
-    const size = o.cols && o.rows ? { cols: o.cols, rows: o.rows } : void 0;
-    const terminal = new _Terminal(connection, o.mode ?? "control", { term_id: id }, size);
-    await terminal.stream.open();
-    return terminal;
+  static attach(connection, id, o) {
+    return new _Terminal(connection, o, { term_id: id });
   }
   get id() {
     return this.termId;
@@ -2158,6 +2171,10 @@ var Terminal = class _Terminal {
   /** Whether this client may type now. */
   get mode() {
     return this.now;
+  }
+  /** The offset after the last byte that was read. */
+  get offset() {
+    return this.stream.offset;
   }
   [Symbol.asyncIterator]() {
     if (this.iterated) throw new TypeError("a terminal's output can be read once; attachTerminal gives another reader");
@@ -2169,7 +2186,7 @@ var Terminal = class _Terminal {
       for (let item = await this.stream.next(); item; item = await this.stream.next()) {
         if (item.kind === "chunk") {
           const { bytes, offset, replay, snapshot } = item.chunk;
-          yield { type: "data", bytes, offset, replay, snapshot };
+          yield { type: "data", bytes, offset, end: endOf(item.chunk), replay, snapshot };
         } else if (item.kind === "gap") {
           yield { type: "gap", from: item.from, to: item.to };
         } else {
@@ -2181,6 +2198,10 @@ var Terminal = class _Terminal {
       this.stream.leave();
     }
   }
+  /** With `acknowledge: "manual"`: all output before an offset, such as the `end` of a `data` event, is done. */
+  acknowledge(offset) {
+    this.stream.acknowledge(offset);
+  }
   /** Types. It waits while nothing in the terminal reads. */
   write(data) {
     return this.input.write(data);
@@ -2189,10 +2210,19 @@ var Terminal = class _Terminal {
     this.size = { cols, rows };
     await this.connection.call("term.resize", { term_id: this.termId, cols, rows });
   }
-  /** Takes control from the client that has it. The screen comes again. */
-  async takeOver() {
-    this.became(await this.connection.call("term.attach", this.attachParams(0, "control")));
+  /** Takes control from the client that has it, for a window of this size. The screen comes again, unless `history` is on. */
+  async takeOver(size = this.size) {
+    const { wanted, claim } = this;
+    this.size = size;
     this.wanted = "control";
+    this.claim = void 0;
+    try {
+      this.became(await this.connection.call("term.attach", () => this.attachParams()));
+    } catch (error) {
+      this.wanted = wanted;
+      this.claim = claim;
+      throw error;
+    }
   }
   /** The screen as lines of text, with the cursor. */
   snapshot() {
@@ -2206,16 +2236,26 @@ var Terminal = class _Terminal {
   detach() {
     this.stream.leave();
   }
-  attachParams(claim, mode = this.wanted) {
-    const mine = mode === "control" ? { ...this.size, ...claim && { claim } } : {};
-    return { term_id: this.termId, mode, snapshot: true, window_bytes: windowBytes, ...mine };
+  attachParams() {
+    const offset = this.stream.received || this.o.since;
+    const from = this.o.history ? { history: true, ...offset !== void 0 && { offset } } : { snapshot: true };
+    const mine = this.wanted === "control" ? { ...this.size, ...this.claim !== void 0 && { claim: this.claim } } : {};
+    return { term_id: this.termId, mode: this.wanted, window_bytes: this.stream.windowBytes, ...from, ...mine };
   }
   became(attached) {
-    this.claim = attached.claim ?? 0;
+    this.claim = attached.claim;
     this.now = attached.mode;
+    this.viewerId = attached.viewer_id;
+    this.stream.event("attached", attached);
   }
   eventOf(name, data) {
     switch (name) {
+      case "attached": {
+        const { mode, cols, rows, offset, recording_id: recordingId } = data;
+        return { type: "attached", mode, cols, rows, offset, ...recordingId !== void 0 && { recordingId } };
+      }
+      case "term.viewers":
+        return { type: "viewers", viewers: data.attached ?? [] };
       case "term.resized": {
         const { cols, rows } = data;
         return { type: "resized", cols, rows };
@@ -2373,10 +2413,10 @@ var Session = class {
     return running.length;
   }
   openTerminal(o) {
-    return this.use((id) => Terminal.open(this.connection, id, o));
+    return this.use((id) => Terminal.open(this.connection, id, o).opened);
   }
   attachTerminal(id, o = {}) {
-    return Terminal.attach(this.connection, id, o);
+    return Terminal.attach(this.connection, id, o).opened;
   }
   /** Sets and unsets exported variables of the shell. */
   async setEnvVars(env) {

@@ -4,7 +4,7 @@ export type { ConnectionState } from "./connection.cjs";
 export type { Env, ExecOptions, ExecResult } from "./exec.cjs";
 export { Command, type ExecEvent, type OutputPiece, type StreamOptions } from "./command.cjs";
 export { Process, type LogEvent, type ProcessExit, type ProcessOptions, type ProcessStatus, type WaitOptions } from "./process.cjs";
-export { Terminal, type AttachOptions, type TermEvent, type TerminalOptions, type TermSnapshot } from "./terminal.cjs";
+export { Terminal, type AttachOptions, type TermEvent, type TerminalOptions, type TerminalReading, type TermSnapshot } from "./terminal.cjs";
 export { shell, type ShellAction, type ShellResult } from "./shell.cjs";
 export type { SessionEvent } from "./watch.cjs";
 export * from "./errors.cjs";

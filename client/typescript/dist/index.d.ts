@@ -4,7 +4,7 @@ export type { ConnectionState } from "./connection.js";
 export type { Env, ExecOptions, ExecResult } from "./exec.js";
 export { Command, type ExecEvent, type OutputPiece, type StreamOptions } from "./command.js";
 export { Process, type LogEvent, type ProcessExit, type ProcessOptions, type ProcessStatus, type WaitOptions } from "./process.js";
-export { Terminal, type AttachOptions, type TermEvent, type TerminalOptions, type TermSnapshot } from "./terminal.js";
+export { Terminal, type AttachOptions, type TermEvent, type TerminalOptions, type TerminalReading, type TermSnapshot } from "./terminal.js";
 export { shell, type ShellAction, type ShellResult } from "./shell.js";
 export type { SessionEvent } from "./watch.js";
 export * from "./errors.js";

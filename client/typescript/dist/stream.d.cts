@@ -18,10 +18,17 @@ export type Item = {
 export interface Source {
     /** The last event of the stream. */
     exit: "exec.exit" | "process.exit" | "term.exit";
-    /** Opens the stream, or attaches at its offset, on this link; the sink gets it. Answers with its stream_id. */
+    /** Opens the stream with its window, or attaches at its offset, on this link; the sink gets it. Answers with its stream_id. */
     open(stream: Stream, link: Link, sink: Sink): Promise<string>;
     /** Asks for no more of it. */
     detach(link: Link): void;
+}
+/** How much output comes before its reader is done with it. */
+export interface Flow {
+    /** How many bytes may be on their way to this client or wait in it, 1 MiB by default. */
+    windowBytes?: number | undefined;
+    /** The reader is done with output when it takes it, or (`manual`) when `acknowledge` is called, as an emulator does that draws later. */
+    acknowledge?: "auto" | "manual" | undefined;
 }
 /**
  * The output of one command, process or terminal, and its exit, over as many connections as necessary: every byte once and in order, or a gap.
@@ -35,9 +42,11 @@ export declare class Stream {
     offset: number;
     /** Fulfilled with the data of the exit when it comes, though output before it may wait; rejected when no exit will come. */
     readonly exited: Promise<Record<string, unknown>>;
+    readonly windowBytes: number;
     private readonly position;
     private items;
     private held;
+    private readonly manual;
     private acknowledged;
     private ended;
     private failure;
@@ -47,7 +56,7 @@ export declare class Stream {
     private unread;
     private wake;
     private readonly exit;
-    constructor(connection: Connection, source: Source, offset?: number);
+    constructor(connection: Connection, source: Source, offset?: number, flow?: Flow);
     /** Everything before it has come. */
     get received(): number;
     /** Opens the stream and returns when the server has accepted it. A link that is lost meanwhile is no failure. */
@@ -62,14 +71,15 @@ export declare class Stream {
     /** Leaves the stream: no more output is wanted, and a reader that waits gets the reason. What it is of goes on. */
     leave(reason?: unknown): void;
     private take;
-    /** Tells the server what the reader has taken, a quarter of the window at a time. */
-    private acknowledge;
+    /** Tells the server that everything before an offset is done, a quarter of the window at a time. */
+    acknowledge(offset: number): void;
     /** Attaches again after a loss, but not before the reader has taken most of what is here. If nobody reads, old output gives way to new. */
     private resume;
     private sinkOf;
     private chunk;
     private gap;
-    private event;
+    /** Gives the reader an event at its place in the output. */
+    event(name: string, data: Record<string, unknown>): void;
     private push;
     /** Drops the oldest output until half of the window is free. */
     private shed;

@@ -1,6 +1,12 @@
 import { type Env } from "./exec.js";
+import { type Flow } from "./stream.js";
 import type * as wire from "./wire.gen.js";
-export interface TerminalOptions {
+/** How the output comes. The echo of a Ctrl-C may come a whole window later. */
+export interface TerminalReading extends Flow {
+    /** After an attach or a lost connection comes the screen, or (`true`) every byte that is kept, and then the screen if bytes before it are gone. */
+    history?: boolean | undefined;
+}
+export interface TerminalOptions extends TerminalReading {
     cols: number;
     rows: number;
     /** What to run instead of the session's interactive shell. */
@@ -9,19 +15,36 @@ export interface TerminalOptions {
     env?: Env | undefined;
     record?: boolean | undefined;
 }
-export interface AttachOptions {
+export interface AttachOptions extends TerminalReading {
     /** `control`: to type, and to say the size; `view`: to watch. */
     mode?: "control" | "view" | undefined;
     /** Of this client's window, in control. */
     cols?: number | undefined;
     rows?: number | undefined;
+    /** The `claim` of an earlier Terminal, such as that of a page before its reload: in control, unless another client asked for it later. */
+    claim?: number | undefined;
+    /** With `history`: the first byte that is wanted, the oldest one that is kept by default. */
+    since?: number | undefined;
 }
 export type TermEvent = 
-/** Output. With `snapshot` it draws the screen as it is, after an attach or a lost connection. To output with `replay` an emulator must not answer. */
+/** The server sends the output from `offset` on: at first, after a lost connection and after takeOver. */
 {
+    type: "attached";
+    mode: "control" | "view";
+    cols: number;
+    rows: number;
+    offset: number;
+    recordingId?: string;
+}
+/**
+ * Output. With `snapshot` it draws the screen as it is, after an attach or a lost connection. To output with `replay` an emulator must not answer. The output
+ * goes on at `end`.
+ */
+ | {
     type: "data";
     bytes: Uint8Array;
     offset: number;
+    end: number;
     replay: boolean;
     snapshot: boolean;
 } | {
@@ -34,6 +57,11 @@ export type TermEvent =
     type: "control";
     mode: "control" | "view";
     by?: wire.TermViewer;
+}
+/** Another client has come or gone, or control has changed: who is attached now. */
+ | {
+    type: "viewers";
+    viewers: wire.TermViewer[];
 }
 /** A command of the interactive shell has ended. */
  | {
@@ -51,13 +79,20 @@ export type TermEvent =
     signal?: string;
 };
 export type TermSnapshot = wire.TermSnapshot;
-/** One client of a terminal. It comes back with the terminal's screen after a lost connection, and in control if it was and nobody took over. */
+/**
+ * One client of a terminal. After a lost connection it comes back with the terminal's screen or with the bytes that it missed, and in control if it was and
+ * nobody took over.
+ */
 export declare class Terminal implements AsyncIterable<TermEvent> {
     private readonly connection;
-    private wanted;
+    private readonly o;
+    /** Which of the `viewers` this client is. */
+    viewerId: string;
+    /** When this client asked for control, for another attach: undefined if it only watches. */
+    claim: number | undefined;
     private termId;
-    private claim;
     private now;
+    private wanted;
     private size;
     private readonly stream;
     private readonly input;
@@ -66,13 +101,20 @@ export declare class Terminal implements AsyncIterable<TermEvent> {
     get id(): string;
     /** Whether this client may type now. */
     get mode(): "control" | "view";
+    /** The offset after the last byte that was read. */
+    get offset(): number;
     [Symbol.asyncIterator](): AsyncIterator<TermEvent, void>;
     private events;
+    /** With `acknowledge: "manual"`: all output before an offset, such as the `end` of a `data` event, is done. */
+    acknowledge(offset: number): void;
     /** Types. It waits while nothing in the terminal reads. */
     write(data: string | Uint8Array): Promise<void>;
     resize(cols: number, rows: number): Promise<void>;
-    /** Takes control from the client that has it. The screen comes again. */
-    takeOver(): Promise<void>;
+    /** Takes control from the client that has it, for a window of this size. The screen comes again, unless `history` is on. */
+    takeOver(size?: {
+        cols: number;
+        rows: number;
+    } | undefined): Promise<void>;
     /** The screen as lines of text, with the cursor. */
     snapshot(): Promise<TermSnapshot>;
     /** Ends the terminal and everything that was started in it. */

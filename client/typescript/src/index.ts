@@ -5,7 +5,7 @@ export type { ConnectionState } from "./connection.ts";
 export type { Env, ExecOptions, ExecResult } from "./exec.ts";
 export { Command, type ExecEvent, type OutputPiece, type StreamOptions } from "./command.ts";
 export { Process, type LogEvent, type ProcessExit, type ProcessOptions, type ProcessStatus, type WaitOptions } from "./process.ts";
-export { Terminal, type AttachOptions, type TermEvent, type TerminalOptions, type TermSnapshot } from "./terminal.ts";
+export { Terminal, type AttachOptions, type TermEvent, type TerminalOptions, type TerminalReading, type TermSnapshot } from "./terminal.ts";
 export { shell, type ShellAction, type ShellResult } from "./shell.ts";
 export type { SessionEvent } from "./watch.ts";
 export * from "./errors.ts";

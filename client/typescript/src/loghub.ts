@@ -9,12 +9,12 @@ const pageBytes = 256 << 10;
 
 /** The output of a process from an offset on. With `skip` the process does not wait for a slow reader. */
 export function processOutput(connection: Connection, processId: string, since: number, onSlow: "block" | "skip"): Stream {
-  const logs = { process_id: processId, follow: true, max_bytes: pageBytes, on_slow: onSlow, window_bytes: windowBytes } as const;
+  const logs = { process_id: processId, follow: true, max_bytes: pageBytes, on_slow: onSlow } as const;
   return new Stream(
     connection,
     {
       exit: "process.exit",
-      open: async (stream, link, sink) => (await link.call("process.logs", { ...logs, offset: stream.received }, sink).answer).stream_id!,
+      open: async (stream, link, sink) => (await link.call("process.logs", { ...logs, offset: stream.received, window_bytes: stream.windowBytes }, sink).answer).stream_id!,
       detach: (link) => link.send("process.detach", { process_id: processId }),
     },
     since,

@@ -93,11 +93,11 @@ export class Session implements AsyncDisposable {
   }
 
   openTerminal(o: TerminalOptions): Promise<Terminal> {
-    return this.use((id) => Terminal.open(this.connection, id, o));
+    return this.use((id) => Terminal.open(this.connection, id, o).opened);
   }
 
   attachTerminal(id: string, o: AttachOptions = {}): Promise<Terminal> {
-    return Terminal.attach(this.connection, id, o);
+    return Terminal.attach(this.connection, id, o).opened;
   }
 
   /** Sets and unsets exported variables of the shell. */

@@ -16,7 +16,7 @@ export type Item =
 export interface Source {
   /** The last event of the stream. */
   exit: "exec.exit" | "process.exit" | "term.exit";
-  /** Opens the stream, or attaches at its offset, on this link; the sink gets it. Answers with its stream_id. */
+  /** Opens the stream with its window, or attaches at its offset, on this link; the sink gets it. Answers with its stream_id. */
   open(stream: Stream, link: Link, sink: Sink): Promise<string>;
   /** Asks for no more of it. */
   detach(link: Link): void;
@@ -37,6 +37,14 @@ function joined(last: Item | undefined, { offset, stream, bytes, replay, snapsho
   return { kind: "chunk", chunk: { ...before, bytes: both } };
 }
 
+/** How much output comes before its reader is done with it. */
+export interface Flow {
+  /** How many bytes may be on their way to this client or wait in it, 1 MiB by default. */
+  windowBytes?: number | undefined;
+  /** The reader is done with output when it takes it, or (`manual`) when `acknowledge` is called, as an emulator does that draws later. */
+  acknowledge?: "auto" | "manual" | undefined;
+}
+
 /**
  * The output of one command, process or terminal, and its exit, over as many connections as necessary: every byte once and in order, or a gap.
  *
@@ -47,10 +55,12 @@ export class Stream {
   offset = 0;
   /** Fulfilled with the data of the exit when it comes, though output before it may wait; rejected when no exit will come. */
   readonly exited: Promise<Record<string, unknown>>;
+  readonly windowBytes: number;
 
   private readonly position: Position; // of what has come
   private items: Item[] = [];
   private held = 0; // bytes in items
+  private readonly manual: boolean;
   private acknowledged = 0;
   private ended = false; // the exit has come, or failure is set
   private failure: unknown;
@@ -65,9 +75,12 @@ export class Stream {
     private readonly connection: Connection,
     private readonly source: Source,
     offset = 0,
+    flow: Flow = {},
   ) {
     this.position = new Position(offset);
     this.offset = offset;
+    this.windowBytes = flow.windowBytes ?? windowBytes;
+    this.manual = flow.acknowledge === "manual";
     this.exited = this.exit.promise;
     this.exited.catch(() => {}); // not everybody asks for it
   }
@@ -112,7 +125,7 @@ export class Stream {
         } else if (!this.ended && !link.loss) {
           this.attached = { link, sink, streamId };
           this.acknowledged = from;
-          this.acknowledge();
+          if (!this.manual) this.acknowledge(this.offset);
         }
         return;
       } catch (error) {
@@ -170,20 +183,20 @@ export class Stream {
     } else if (item.kind === "gap") {
       this.offset = Math.max(this.offset, item.to);
     }
-    this.acknowledge();
+    if (!this.manual || item.kind === "gap") this.acknowledge(this.offset);
     this.resume();
   }
 
-  /** Tells the server what the reader has taken, a quarter of the window at a time. */
-  private acknowledge(): void {
-    if (!this.attached || this.offset - this.acknowledged < windowBytes / 4) return;
-    this.acknowledged = this.offset;
-    this.attached.link.send("stream.ack", { stream_id: this.attached.streamId, offset: this.offset });
+  /** Tells the server that everything before an offset is done, a quarter of the window at a time. */
+  acknowledge(offset: number): void {
+    if (!this.attached || offset - this.acknowledged < this.windowBytes / 4) return;
+    this.acknowledged = offset;
+    this.attached.link.send("stream.ack", { stream_id: this.attached.streamId, offset });
   }
 
   /** Attaches again after a loss, but not before the reader has taken most of what is here. If nobody reads, old output gives way to new. */
   private resume(): void {
-    if (this.ended || this.opening || this.attached || (this.held > windowBytes / 4 && !this.unread)) return;
+    if (this.ended || this.opening || this.attached || (this.held > this.windowBytes / 4 && !this.unread)) return;
     this.open().catch(() => {}); // the reader gets the failure
   }
 
@@ -224,7 +237,8 @@ export class Stream {
     if (this.unread) this.shed();
   }
 
-  private event(name: string, data: Record<string, unknown>): void {
+  /** Gives the reader an event at its place in the output. */
+  event(name: string, data: Record<string, unknown>): void {
     this.push({ kind: "event", name, data });
     if (name !== this.source.exit) return;
     this.end();
@@ -239,11 +253,11 @@ export class Stream {
 
   /** Drops the oldest output until half of the window is free. */
   private shed(): void {
-    if (this.held <= windowBytes / 2) return;
+    if (this.held <= this.windowBytes / 2) return;
     const kept: Item[] = [];
     let from: number | undefined;
     let to = this.offset;
-    while (this.items.length > 0 && this.held > windowBytes / 2) {
+    while (this.items.length > 0 && this.held > this.windowBytes / 2) {
       const item = this.items.shift()!;
       if (item.kind === "event") {
         kept.push(item);
@@ -255,7 +269,7 @@ export class Stream {
     }
     this.items.unshift(...kept, { kind: "gap", from: from ?? to, to });
     this.offset = to; // as if it had been read
-    this.acknowledge();
+    this.acknowledge(to);
     this.resume();
   }
 

@@ -1,11 +1,17 @@
 import type { Connection } from "./connection.ts";
 import { newKey, wireEnv, type Env } from "./exec.ts";
+import { endOf } from "./frame.ts";
 import { Input } from "./input.ts";
-import { Stream } from "./stream.ts";
-import { windowBytes } from "./window.ts";
+import { Stream, type Flow } from "./stream.ts";
 import type * as wire from "./wire.gen.ts";
 
-export interface TerminalOptions {
+/** How the output comes. The echo of a Ctrl-C may come a whole window later. */
+export interface TerminalReading extends Flow {
+  /** After an attach or a lost connection comes the screen, or (`true`) every byte that is kept, and then the screen if bytes before it are gone. */
+  history?: boolean | undefined;
+}
+
+export interface TerminalOptions extends TerminalReading {
   cols: number;
   rows: number;
   /** What to run instead of the session's interactive shell. */
@@ -15,20 +21,31 @@ export interface TerminalOptions {
   record?: boolean | undefined;
 }
 
-export interface AttachOptions {
+export interface AttachOptions extends TerminalReading {
   /** `control`: to type, and to say the size; `view`: to watch. */
   mode?: "control" | "view" | undefined;
   /** Of this client's window, in control. */
   cols?: number | undefined;
   rows?: number | undefined;
+  /** The `claim` of an earlier Terminal, such as that of a page before its reload: in control, unless another client asked for it later. */
+  claim?: number | undefined;
+  /** With `history`: the first byte that is wanted, the oldest one that is kept by default. */
+  since?: number | undefined;
 }
 
 export type TermEvent =
-  /** Output. With `snapshot` it draws the screen as it is, after an attach or a lost connection. To output with `replay` an emulator must not answer. */
-  | { type: "data"; bytes: Uint8Array; offset: number; replay: boolean; snapshot: boolean }
+  /** The server sends the output from `offset` on: at first, after a lost connection and after takeOver. */
+  | { type: "attached"; mode: "control" | "view"; cols: number; rows: number; offset: number; recordingId?: string }
+  /**
+   * Output. With `snapshot` it draws the screen as it is, after an attach or a lost connection. To output with `replay` an emulator must not answer. The output
+   * goes on at `end`.
+   */
+  | { type: "data"; bytes: Uint8Array; offset: number; end: number; replay: boolean; snapshot: boolean }
   | { type: "resized"; cols: number; rows: number }
   /** Control has come to us, or has gone to another client. */
   | { type: "control"; mode: "control" | "view"; by?: wire.TermViewer }
+  /** Another client has come or gone, or control has changed: who is attached now. */
+  | { type: "viewers"; viewers: wire.TermViewer[] }
   /** A command of the interactive shell has ended. */
   | { type: "command"; command?: string; exitCode?: number; durationMs?: number }
   | { type: "gap"; from: number; to: number }
@@ -36,69 +53,79 @@ export type TermEvent =
 
 export type TermSnapshot = wire.TermSnapshot;
 
-/** One client of a terminal. It comes back with the terminal's screen after a lost connection, and in control if it was and nobody took over. */
+/**
+ * One client of a terminal. After a lost connection it comes back with the terminal's screen or with the bytes that it missed, and in control if it was and
+ * nobody took over.
+ */
 export class Terminal implements AsyncIterable<TermEvent> {
+  /** Which of the `viewers` this client is. */
+  viewerId = "";
+  /** When this client asked for control, for another attach: undefined if it only watches. */
+  claim: number | undefined;
+
   private termId = "";
-  private claim = 0;
   private now: "control" | "view";
+  private wanted: "control" | "view";
   private size: { cols: number; rows: number } | undefined;
   private readonly stream: Stream;
   private readonly input: Input;
   private iterated = false;
+  /** Fulfilled when the server has opened it or attached this client. @internal */
+  readonly opened: Promise<this>;
 
   private constructor(
     private readonly connection: Connection,
-    private wanted: "control" | "view",
+    private readonly o: AttachOptions,
     open: wire.TermOpen | { term_id: string },
-    size: { cols: number; rows: number } | undefined,
   ) {
-    this.now = wanted;
-    this.size = size;
+    this.now = this.wanted = o.mode ?? "control";
+    this.claim = o.claim;
+    if (o.cols && o.rows) this.size = { cols: o.cols, rows: o.rows };
     if ("term_id" in open) this.termId = open.term_id;
-    this.stream = new Stream(connection, {
-      exit: "term.exit",
-      open: async (_, link, sink) => {
-        if (this.termId) {
-          const attached = await link.call("term.attach", this.attachParams(this.claim), sink).answer;
-          const { now } = this;
-          this.became(attached);
-          if (attached.mode !== now) sink.event("term.control", { ...attached }); // it changed while we were away
-          return attached.stream_id;
-        }
-        const opened = await link.call("term.open", open as wire.TermOpen, sink).answer;
-        this.termId = opened.term_id;
-        this.claim = opened.claim;
-        return opened.stream_id;
+    this.stream = new Stream(
+      connection,
+      {
+        exit: "term.exit",
+        open: async (stream, link, sink) => {
+          if (this.termId) {
+            const attached = await link.call("term.attach", this.attachParams(), sink).answer;
+            const { now } = this;
+            this.became(attached);
+            if (attached.mode !== now) sink.event("term.control", { ...attached }); // it changed while we were away
+            return attached.stream_id;
+          }
+          const opened = await link.call("term.open", { ...(open as wire.TermOpen), window_bytes: stream.windowBytes }, sink).answer;
+          this.termId = opened.term_id;
+          this.became({ ...opened, mode: "control", offset: 0, ...this.size! });
+          return opened.stream_id;
+        },
+        detach: (link) => link.send("term.detach", { term_id: this.termId }),
       },
-      detach: (link) => link.send("term.detach", { term_id: this.termId }),
-    });
+      o.since,
+      o,
+    );
     this.input = new Input(connection, (piece) => connection.call("term.input", { term_id: this.termId, ...piece }));
+    this.opened = this.stream.open().then(() => this);
+    this.opened.catch(() => {}); // the reader gets the same error
   }
 
   /** @internal */
-  static async open(connection: Connection, sessionId: string, o: TerminalOptions): Promise<Terminal> {
-    const params: wire.TermOpen = {
+  static open(connection: Connection, sessionId: string, o: TerminalOptions): Terminal {
+    return new Terminal(connection, { ...o, since: 0 }, {
       session_id: sessionId,
       cols: o.cols,
       rows: o.rows,
-      window_bytes: windowBytes,
       request_key: newKey(),
       ...(o.cmd !== undefined && { command: o.cmd }),
       ...(o.cwd !== undefined && { working_dir: o.cwd }),
       ...(o.env && { env: wireEnv(o.env)! }),
       ...(o.record && { record: true }),
-    };
-    const terminal = new Terminal(connection, "control", params, { cols: o.cols, rows: o.rows });
-    await terminal.stream.open();
-    return terminal;
+    });
   }
 
   /** @internal */
-  static async attach(connection: Connection, id: string, o: AttachOptions): Promise<Terminal> {
-    const size = o.cols && o.rows ? { cols: o.cols, rows: o.rows } : undefined;
-    const terminal = new Terminal(connection, o.mode ?? "control", { term_id: id }, size);
-    await terminal.stream.open();
-    return terminal;
+  static attach(connection: Connection, id: string, o: AttachOptions): Terminal {
+    return new Terminal(connection, o, { term_id: id });
   }
 
   get id(): string {
@@ -108,6 +135,11 @@ export class Terminal implements AsyncIterable<TermEvent> {
   /** Whether this client may type now. */
   get mode(): "control" | "view" {
     return this.now;
+  }
+
+  /** The offset after the last byte that was read. */
+  get offset(): number {
+    return this.stream.offset;
   }
 
   [Symbol.asyncIterator](): AsyncIterator<TermEvent, void> {
@@ -121,7 +153,7 @@ export class Terminal implements AsyncIterable<TermEvent> {
       for (let item = await this.stream.next(); item; item = await this.stream.next()) {
         if (item.kind === "chunk") {
           const { bytes, offset, replay, snapshot } = item.chunk;
-          yield { type: "data", bytes, offset, replay, snapshot };
+          yield { type: "data", bytes, offset, end: endOf(item.chunk), replay, snapshot };
         } else if (item.kind === "gap") {
           yield { type: "gap", from: item.from, to: item.to };
         } else {
@@ -134,6 +166,11 @@ export class Terminal implements AsyncIterable<TermEvent> {
     }
   }
 
+  /** With `acknowledge: "manual"`: all output before an offset, such as the `end` of a `data` event, is done. */
+  acknowledge(offset: number): void {
+    this.stream.acknowledge(offset);
+  }
+
   /** Types. It waits while nothing in the terminal reads. */
   write(data: string | Uint8Array): Promise<void> {
     return this.input.write(data);
@@ -144,10 +181,19 @@ export class Terminal implements AsyncIterable<TermEvent> {
     await this.connection.call("term.resize", { term_id: this.termId, cols, rows });
   }
 
-  /** Takes control from the client that has it. The screen comes again. */
-  async takeOver(): Promise<void> {
-    this.became(await this.connection.call("term.attach", this.attachParams(0, "control")));
-    this.wanted = "control";
+  /** Takes control from the client that has it, for a window of this size. The screen comes again, unless `history` is on. */
+  async takeOver(size = this.size): Promise<void> {
+    const { wanted, claim } = this;
+    this.size = size;
+    this.wanted = "control"; // also after a connection that is lost meanwhile
+    this.claim = undefined;
+    try {
+      this.became(await this.connection.call("term.attach", () => this.attachParams()));
+    } catch (error) {
+      this.wanted = wanted;
+      this.claim = claim;
+      throw error;
+    }
   }
 
   /** The screen as lines of text, with the cursor. */
@@ -165,18 +211,28 @@ export class Terminal implements AsyncIterable<TermEvent> {
     this.stream.leave();
   }
 
-  private attachParams(claim: number, mode = this.wanted): wire.TermAttach {
-    const mine = mode === "control" ? { ...this.size, ...(claim && { claim }) } : {};
-    return { term_id: this.termId, mode, snapshot: true, window_bytes: windowBytes, ...mine };
+  private attachParams(): wire.TermAttach {
+    const offset = this.stream.received || this.o.since; // nothing has come: from the oldest byte on
+    const from = this.o.history ? { history: true, ...(offset !== undefined && { offset }) } : { snapshot: true };
+    const mine = this.wanted === "control" ? { ...this.size, ...(this.claim !== undefined && { claim: this.claim }) } : {};
+    return { term_id: this.termId, mode: this.wanted, window_bytes: this.stream.windowBytes, ...from, ...mine };
   }
 
-  private became(attached: wire.TermAttached): void {
-    this.claim = attached.claim ?? 0;
+  private became(attached: Pick<wire.TermAttached, "claim" | "mode" | "viewer_id" | "cols" | "rows" | "offset" | "recording_id">): void {
+    this.claim = attached.claim;
     this.now = attached.mode;
+    this.viewerId = attached.viewer_id;
+    this.stream.event("attached", attached);
   }
 
   private eventOf(name: string, data: Record<string, unknown>): TermEvent | undefined {
     switch (name) {
+      case "attached": {
+        const { mode, cols, rows, offset, recording_id: recordingId } = data as unknown as wire.TermAttached;
+        return { type: "attached", mode, cols, rows, offset, ...(recordingId !== undefined && { recordingId }) };
+      }
+      case "term.viewers":
+        return { type: "viewers", viewers: (data as unknown as wire.TermViewers).attached ?? [] };
       case "term.resized": {
         const { cols, rows } = data as unknown as wire.TermResized;
         return { type: "resized", cols, rows };

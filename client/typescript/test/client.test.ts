@@ -245,6 +245,63 @@ python3 -m http.server --bind 127.0.0.1 "$PORT"
     }
   });
 
+  test("a terminal's bytes go on where an earlier client stopped, at the pace of their reader", async () => {
+    const session = await newSession();
+    const reading = { history: true, windowBytes: 64 << 10, acknowledge: "manual" } as const;
+    const cmd = "stty -echo; echo one; read -r x; echo two; read -r x; head -c 300000 /dev/zero | tr '\\0' x; echo end; cat";
+    const earlier = await session.openTerminal({ cols: 80, rows: 24, cmd, ...reading });
+    for await (const event of earlier) {
+      if (event.type === "attached") assert.deepEqual([event.mode, event.cols, event.offset], ["control", 80, 0]);
+      if (event.type === "data" && event.end === "one\r\n".length) break;
+    }
+    const { claim, offset } = earlier;
+    assert.ok(claim);
+
+    const other = await connect();
+    try {
+      const terminal = await (await other.getSession(session.id)).attachTerminal(earlier.id, { ...reading, claim, since: offset });
+      const first = await session.attachTerminal(earlier.id, { mode: "view" });
+      let text = "";
+      let attached = 0;
+      let end = offset;
+      let viewers: trl.wire.TermViewer[] = [];
+      const events = terminal[Symbol.asyncIterator]();
+      const reads = async (done: () => boolean): Promise<void> => {
+        while (!done()) {
+          const { value: event } = await events.next();
+          assert.ok(event);
+          if (event.type === "attached") attached++;
+          if (event.type === "viewers") viewers = event.viewers;
+          if (event.type !== "data") continue;
+          assert.equal(event.offset, end);
+          end = event.end;
+          text += new TextDecoder().decode(event.bytes);
+        }
+      };
+      await reads(() => viewers.length === 2);
+      assert.deepEqual(viewers.map((v) => [v.viewer_id, v.mode]).sort(), [[terminal.viewerId, "control"], [first.viewerId, "view"]].sort());
+      await terminal.write("\n");
+      await reads(() => text.length >= 5);
+      assert.equal(text, "two\r\n");
+
+      await gateway.do("drop");
+      await reads(() => attached === 2);
+      assert.equal(terminal.mode, "control");
+      await terminal.write("\n");
+      const came = () => end - offset - "two\r\n".length;
+      await reads(() => came() >= reading.windowBytes);
+      for (let i = 0; i < 10; i++) await other.call("system.ping", {}); // would be behind more output
+      const more = reads(() => came() > reading.windowBytes + (32 << 10));
+      assert.equal(await Promise.race([more.then(() => "more than the window"), other.call("system.ping", {}).then(() => "the window")]), "the window");
+      terminal.acknowledge(end);
+      await more;
+      await reads(() => (terminal.acknowledge(end), text.endsWith("xend\r\n")));
+      assert.equal(text.length, "two\r\n".length + 300_000 + "end\r\n".length);
+    } finally {
+      await other.close();
+    }
+  });
+
   test("a request whose outcome is unknown is not repeated", async () => {
     const session = await newSession();
     const own = await connect({ patience: 300 });

@@ -299,6 +299,19 @@ func TestAfterAnEndThereIsAWayOn(t *testing.T) {
 	p := g.open()
 	p.newTerminal()
 	p.expectOffline()
+
+	// The page gives up this connection, as after a close code that is final.
+	p.command("echo before it")
+	p.run(`((link) => { link.socket.onclose = null; link.socket.close(); link.die({code: 1008, why: "it was refused", final: true}) })(trl.connection.client.current)`)
+	p.until("the terminal is told as no longer connected", `/^No longer connected: it was refused/.test(document.querySelector(".pane-note").textContent)`)
+	p.run(`trl.connection.retry()`)
+	p.until("the terminal is in control again", `trl.tabs.current.terminal.mode === "control" && document.querySelector(".pane-note").hidden`)
+	p.run(`trl.tabs.current.focus()`)
+	p.command("echo after it")
+	if got := eval[int](p, text+`.match(/^before it$/mg).length`); got != 1 {
+		t.Errorf("the output of before is there %d times", got)
+	}
+
 	const offered = `document.querySelector(".pane-note button")?.textContent === "New session"`
 	g.stop()
 	g.start()

@@ -110,10 +110,10 @@ func TestFloodYieldsToCtrlC(t *testing.T) {
 	})`); most > 5000 {
 		t.Errorf("the page froze for %.0f ms", most)
 	}
-	began, came := time.Now(), eval[int](p, `trl.tabs.current.terminal.position.next`)
+	began, came := time.Now(), eval[int](p, `trl.tabs.current.terminal.client.offset`)
 	p.key("c", "KeyC", ctrl)
 	p.prompt()
-	came = eval[int](p, `trl.tabs.current.terminal.position.next`) - came
+	came = eval[int](p, `trl.tabs.current.terminal.client.offset`) - came
 	t.Logf("prompt %v and %d bytes after Ctrl-C", time.Since(began), came)
 	// The ring, which its reader may lag by, and the window: 2 MB; and what is drawn until the key gets there, on a machine
 	// that does other things too. A third of what there is to come would be a queue.

@@ -1,4 +1,4 @@
-import { AuthError, Connection as Client, ConnectionLostError, type ConnectionState, type Follower } from "./client";
+import { AuthError, Connection as Client, ConnectionLostError, type ConnectionState } from "./client";
 import { at } from "./at";
 import { guestToken } from "./guest";
 import { Signal } from "./signal";
@@ -73,11 +73,6 @@ export class Connection {
 
   on<E extends keyof Events>(event: E, listener: (data: Events[E]) => void): () => void {
     return this.client.on(event, listener);
-  }
-
-  /** Listens to a stream, whoever requested it. */
-  follow(streamId: string, follower: Follower): () => void {
-    return this.client.follow(streamId, follower);
   }
 
   private become(status: Status): void {

@@ -46,7 +46,7 @@ export class ExecBlock {
       this.output.element,
       this.notes,
     );
-    this.unfollow = connection.follow(streamId, this.position.filter(this.output));
+    this.unfollow = connection.client.follow(streamId, this.position.filter(this.output));
   }
 
   /** Requests the output of an ended command; that of a running one comes with the watch. */

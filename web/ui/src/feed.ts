@@ -1,11 +1,9 @@
 import type { Terminal as Xterm } from "@xterm/xterm";
-import type { Chunk } from "./client";
 
 // Writes output into xterm.js and knows, while a piece is being parsed, whether it is a replay. A program sent its queries (where is the
 // cursor, what are you) when it ran. A second answer would be typed into the program that runs now (PROTOCOL.md, Terminals).
 export class Feed {
   private readonly replays: boolean[] = []; // of what was written and not parsed yet, in order
-  pending = 0; // bytes of that
 
   constructor(private readonly term: Xterm) {
     const mute = () => this.replaying;
@@ -27,12 +25,10 @@ export class Feed {
     return this.replays[0] ?? false;
   }
 
-  write(chunk: Chunk, parsed: () => void): void {
-    this.replays.push(chunk.replay);
-    this.pending += chunk.bytes.length;
-    this.term.write(chunk.bytes, () => {
+  write(bytes: Uint8Array, replay: boolean, parsed: () => void): void {
+    this.replays.push(replay);
+    this.term.write(bytes, () => {
       this.replays.shift();
-      this.pending -= chunk.bytes.length;
       parsed();
     });
   }

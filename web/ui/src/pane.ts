@@ -7,7 +7,7 @@ import { WebLinksAddon } from "@xterm/addon-web-links";
 import { WebglAddon } from "@xterm/addon-webgl";
 import { Terminal as Xterm } from "@xterm/xterm";
 import { gapWords } from "./banner";
-import { ConnectionLostError, endOf } from "./client";
+import { ConnectionLostError, type Terminal as Client } from "./client";
 import { copy, programsClipboard } from "./clipboard";
 import type { Connection } from "./connection";
 import { button, fill, h, say } from "./dom";
@@ -30,7 +30,6 @@ import { mono, searchTheme, terminalTheme, themeChanged } from "./theme";
 import { Touch } from "./touch";
 import type { View } from "./view";
 import { viewerName } from "./viewers";
-import type { TermOpened } from "./wire";
 
 /** What takes less is not measured by when its marks are drawn. */
 const blink = 100;
@@ -77,7 +76,7 @@ export class Pane implements View {
     readonly session: string,
     readonly term: string,
     place: Place,
-    fresh: { opened: TermOpened; size: Size } | undefined, // it was opened just now
+    fresh: { opened: Client; size: Size } | undefined, // it was opened just now
     private readonly asks: { reveal(view: View): void; lost(why: string): void; untyped(sent: boolean): void; another(): void; session(): void; mayType(): boolean; mayOwn(): boolean },
   ) {
     this.key = `term/${session}/${term}`;
@@ -136,7 +135,7 @@ export class Pane implements View {
     this.wire();
     this.watcher = new ResizeObserver(() => this.measureSoon());
     this.draw();
-    if (fresh) this.terminal.adopt(fresh.opened, fresh.size);
+    if (fresh) this.terminal.begin(fresh.opened);
   }
 
   label(): string {
@@ -152,9 +151,9 @@ export class Pane implements View {
     this.visible = true;
     this.unseen = "";
     if (!this.opened) this.open();
-    this.terminal.begin();
     this.watcher.observe(this.screen);
-    this.measure();
+    this.measure(); // the program gets this size when the terminal is attached
+    this.terminal.begin();
     this.loadWebgl();
   }
 
@@ -271,7 +270,7 @@ export class Pane implements View {
     this.screen.addEventListener("paste", (event) => void this.paste(event), { capture: true });
 
     this.ends.push(
-      terminal.chunk.on((chunk) => this.feed.write(chunk, () => terminal.drawn(endOf(chunk)))),
+      terminal.chunk.on(({ bytes, replay, end }) => this.feed.write(bytes, replay, () => terminal.drawn(end))),
       terminal.gap.on(({ from, to, away }) => {
         this.feed.gap(gapWords(from, to), () => this.marks.unmarkedEnd());
         if (away) this.asks.lost(gapWords(from, to));
@@ -289,7 +288,7 @@ export class Pane implements View {
         this.draw();
         this.changed.emit();
       }),
-      terminal.exited.on(({ exit_code, signal }) => this.over(signal ? `ended by ${signal}` : `ended with exit ${exit_code ?? "?"}`, exit_code)),
+      terminal.exited.on(({ exitCode, signal }) => this.over(signal ? `ended by ${signal}` : `ended with exit ${exitCode ?? "?"}`, exitCode)),
       terminal.lost.on((why) => {
         this.over(why);
         if (terminal.attached) this.asks.lost(why); // what was never here is not lost

@@ -1,5 +1,6 @@
 import { Agent } from "./agent";
 import type { Banner } from "./banner";
+import type { Terminal as Client } from "./client";
 import type { Connection } from "./connection";
 import { ask, askText } from "./dialog";
 import { h } from "./dom";
@@ -15,9 +16,9 @@ import { settings } from "./settings";
 import { showShares } from "./share";
 import { mono } from "./theme";
 import type { Tabs } from "./tabs";
-import { windowBytes, type Place, type Size } from "./terminal";
+import { openTerminal, type Place, type Size } from "./terminal";
 import type { View } from "./view";
-import type { Capabilities, SessionInfo, Share, TermOpened } from "./wire";
+import type { Capabilities, SessionInfo, Share } from "./wire";
 
 const storeKey = "trl.tabs";
 
@@ -107,8 +108,8 @@ export class Workspace {
   async newTerminal(session: string): Promise<void> {
     try {
       const size = this.roomFor();
-      const opened = await this.connection.call("term.open", { session_id: session, ...size, window_bytes: windowBytes, ...(settings.record && this.capabilities?.record && { record: true }) });
-      this.openPane(session, opened.term_id, { mode: "control" }, { opened, size });
+      const opened = await openTerminal(this.connection, session, { ...size, record: settings.record && !!this.capabilities?.record });
+      this.openPane(session, opened.id, { mode: "control" }, { opened, size });
     } catch (error) {
       complain("Terminal", error);
     }
@@ -186,7 +187,7 @@ export class Workspace {
     else this.tabs.open(view);
   }
 
-  private openPane(session: string, term: string, place: Place, fresh?: { opened: TermOpened; size: Size }): void {
+  private openPane(session: string, term: string, place: Place, fresh?: { opened: Client; size: Size }): void {
     const key = `term/${session}/${term}`;
     const pane = this.tabs.find(key) ?? new Pane(this.connection, this.sessions, session, term, place, fresh, {
       reveal: (view: View) => this.tabs.select(view),
