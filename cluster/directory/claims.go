@@ -226,7 +226,8 @@ func (d *Directory) mayTake(ctx context.Context, k recordKey, theirs Claim) (boo
 		_, dropping := r.dropping[dropKey{k, theirs.Session}]
 		return dropping || r.rebuilt && (owned == nil || owned.session != theirs.Session), nil
 	}
-	dead := d.known.byEpoch[theirs.Epoch] == nil && d.healthyForLocked() >= d.opts.lease
+	p := d.known.byEpoch[theirs.Epoch] // forgetSilent may be about to forget it
+	dead := (p == nil || time.Since(p.heard) >= d.opts.lease) && d.healthyForLocked() >= d.opts.lease
 	d.mu.Unlock()
 	if !dead {
 		return false, nil

@@ -10,6 +10,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io/fs"
 	"math/rand/v2"
 	"net"
 	"os"
@@ -32,6 +33,9 @@ import (
 
 // describeInterval is how often the directory is told how busy this node is. It passes that on with its heartbeats, and at once what is urgent.
 const describeInterval = time.Second
+
+// joinPatience is how long after its start a node may not have reached the directory before it logs that.
+const joinPatience = 5 * time.Second
 
 // Member is this gateway as a node of its cluster. Open makes it, Attach gives it the pool, Start makes it serve, Stop and Close end it.
 type Member struct {
@@ -89,6 +93,9 @@ func Open(s *config.Settings, epoch string, l net.Listener, m *metrics.Metrics, 
 	b.creds, err = link.OpenCredentials(link.Files{Secret: c.Secret, CA: c.LinkCA, Cert: c.LinkCert, Key: c.LinkKey}, func(err error) {
 		log.Error().Err(err).Msg("changed files of the cluster cannot be used; the earlier ones stay in force")
 	})
+	if errors.Is(err, fs.ErrPermission) && s.GatewayUser != nil {
+		return nil, cmdline.WithHint(err, "the gateway runs as %s, which must be able to read the file and its directory", s.GatewayUser.Text)
+	}
 	if err != nil {
 		return nil, cmdline.WithHint(err, "see --cluster-secret, --cluster-ca, --cluster-cert and --cluster-key")
 	}
@@ -151,12 +158,16 @@ func (b *Member) Start(s server, refused func(remote string)) error {
 	})
 	b.describe(s)
 	b.running.Go(func() { // tells how busy this node is; ends with ctx; Stop waits for it
-		tick := time.NewTicker(describeInterval)
+		tick, late := time.NewTicker(describeInterval), time.After(joinPatience)
 		defer tick.Stop()
 		for {
 			select {
 			case <-tick.C:
 				b.describe(s)
+			case <-late:
+				if degraded, why := b.directory.Degraded(); degraded {
+					b.logHealth(true, why) // the directory reports only changes
+				}
 			case <-ctx.Done():
 				return
 			}

@@ -57,7 +57,7 @@ func sees(t *testing.T, g *rig.Server, names ...string) {
 		got = got[:0]
 		answer := c.Call("system.nodes", nil)
 		for _, n := range answer.Objs("nodes") {
-			if n.Num("max_sessions") > 0 { // else it does not serve yet
+			if n.Num("max_sessions") > 0 { // else it does not serve yet, or makes none
 				got = append(got, n.Str("node"))
 			}
 		}
