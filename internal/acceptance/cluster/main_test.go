@@ -5,6 +5,7 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
+	"syscall"
 	"testing"
 
 	"trl/internal/natsrig"
@@ -63,6 +64,17 @@ func sees(t *testing.T, g *rig.Server, names ...string) {
 		}
 		return strings.Join(got, " ") == strings.Join(names, " ") && !answer.Yes("degraded")
 	})
+}
+
+// killNode kills a whole node: the keeper and the gateway.
+func killNode(t *testing.T, g *rig.Server) {
+	t.Helper()
+	gateway := g.Serving(t) // never 0, which would be our own process group
+	for _, pid := range []int{g.Pid, gateway} {
+		if err := syscall.Kill(pid, syscall.SIGKILL); err != nil && err != syscall.ESRCH { // the gateway ends when its keeper is gone
+			t.Fatal(err)
+		}
+	}
 }
 
 func epochOf(t *testing.T, g *rig.Server) string {

@@ -7,7 +7,6 @@ import (
 	"net/http"
 	"path/filepath"
 	"strings"
-	"syscall"
 	"testing"
 
 	"trl/internal/rig"
@@ -62,8 +61,7 @@ func TestNamesAreOfTheWholeCluster(t *testing.T) {
 		t.Error("the ended session was found")
 	}
 
-	_ = syscall.Kill(a.Pid, syscall.SIGKILL) // the whole node: the gateway ends its sessions, or dies with the keeper
-	_ = syscall.Kill(a.GatewayPid(), syscall.SIGKILL)
+	killNode(t, a)
 	bc.CloseStatus()
 	bc = b.Redial(t)
 	testkit.Eventually(t, "the name is free again", func() bool {

@@ -3,7 +3,6 @@ package cluster
 import (
 	"fmt"
 	"sync"
-	"syscall"
 	"testing"
 	"time"
 
@@ -79,8 +78,7 @@ func TestSessionsAreReachedOverEveryNode(t *testing.T) {
 
 	// The end of a node is told: connections that use it end, and its sessions are unreachable first and lost then.
 	gc.Call("exec.stream", object{"session_id": id, "command": "sleep 1000"})
-	_ = syscall.Kill(a.Pid, syscall.SIGKILL)
-	_ = syscall.Kill(a.GatewayPid(), syscall.SIGKILL)
+	killNode(t, a)
 	if code := gc.CloseStatus(); code != 1012 {
 		t.Errorf("the connection was closed with %d, want 1012", code)
 	}
