@@ -1,6 +1,7 @@
 package web
 
 import (
+	"bytes"
 	"context"
 	"fmt"
 	"io"
@@ -13,6 +14,7 @@ import (
 	"trl/client"
 	"trl/internal/mcp"
 	"trl/web/auth"
+	"trl/web/transport"
 )
 
 const (
@@ -48,9 +50,28 @@ func (s *Server) serveMCP(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	g.EndRequest()
-	s.keepConnection(w)
-	deadline := time.Now().Add(mcpTimeout)
+	visit, full := s.clients.Visit(g, r.RemoteAddr)
+	if full != nil {
+		w.Header().Set("Retry-After", retryAfter)
+		auth.Refuse(w, full.Status, full.String())
+		return
+	}
+	defer visit.Leave() // after every call of a tool, which closes its connection
+	w = s.keepConnectionOf(w)
+	ctx, cancel := context.WithTimeout(r.Context(), mcpTimeout)
+	defer cancel()
 	control := http.NewResponseController(w)
+	body, e := visit.ReadBody(ctx, control, r, s.transportLimits())
+	if e != nil {
+		status := e.Code.Status()
+		transport.SetFaultHeader(w.Header(), status)
+		w.Header().Set("Connection", "close")
+		auth.Refuse(w, status, e.Message)
+		return
+	}
+	r = r.WithContext(ctx)
+	r.Body, r.ContentLength = io.NopCloser(bytes.NewReader(body)), int64(len(body))
+	deadline := time.Now().Add(mcpTimeout)
 	_ = control.SetReadDeadline(deadline)
 	_ = control.SetWriteDeadline(deadline)
 	s.mcp.Serve(w, r, g.Subject, mcp.Config{
@@ -64,12 +85,36 @@ func (s *Server) serveMCP(w http.ResponseWriter, r *http.Request) {
 		},
 		Dial: func(ctx context.Context) (*client.Client, error) {
 			return client.Connect(ctx, client.Options{
-				Dial:     func(context.Context) (net.Conn, error) { return s.clients.Connect(g, r.RemoteAddr) },
+				Dial:     func(context.Context) (net.Conn, error) { return visit.Connect() },
 				Patience: time.Millisecond, // there is nothing to wait for: the connection ends with this process or with the credential
 			})
 		},
 	})
 }
+
+// keepConnectionOf is keepConnection for a response whose handler sets the header Connection itself, as the SDK does for each stream of events.
+func (s *Server) keepConnectionOf(w http.ResponseWriter) http.ResponseWriter {
+	if s.keepConnection(w); w.Header().Get("Connection") != "" {
+		return closingWriter{w}
+	}
+	return w
+}
+
+// closingWriter is a response after which the connection is closed.
+type closingWriter struct{ http.ResponseWriter }
+
+func (c closingWriter) WriteHeader(status int) {
+	c.Header().Set("Connection", "close")
+	c.ResponseWriter.WriteHeader(status)
+}
+
+func (c closingWriter) Write(p []byte) (int, error) {
+	c.Header().Set("Connection", "close") // without effect after the header
+	return c.ResponseWriter.Write(p)
+}
+
+// Unwrap is for http.ResponseController.
+func (c closingWriter) Unwrap() http.ResponseWriter { return c.ResponseWriter }
 
 // headerCredentials returns the request without the credentials that do not count for /mcp: a browser sends the cookie of a login by itself, and a ticket
 // opens one WebSocket.

@@ -1,14 +1,19 @@
 package web
 
 import (
+	"bufio"
 	"encoding/json"
+	"fmt"
 	"io"
+	"net"
 	"net/http"
 	"net/http/httptrace"
 	"reflect"
 	"strings"
 	"testing"
+	"time"
 
+	"trl/internal/testkit"
 	"trl/internal/testkit/gateway"
 	"trl/web/auth"
 )
@@ -90,7 +95,51 @@ func TestToolsKeepTheConnection(t *testing.T) {
 	if !reflect.DeepEqual(reused, []bool{false, true, true}) {
 		t.Errorf("reused: %v", reused)
 	}
+	g.idle.mu.Lock()
+	g.cfg.MaxConns = 0 // no room for an idle connection
+	g.idle.mu.Unlock()
+	if resp := ask(gateway.UserToken); resp.StatusCode != 200 || !resp.Close {
+		t.Errorf("without room: %s, the connection ends: %v", resp.Status, resp.Close)
+	}
 	if resp := ask("wrong"); resp.StatusCode != 401 || !resp.Close {
 		t.Errorf("a stranger: %s, the connection ends: %v", resp.Status, resp.Close)
 	}
+}
+
+// TestToolsAndLargeBodies: an unfinished request has a place among the clients, and as much time as one to /v1/rpc.
+func TestToolsAndLargeBodies(t *testing.T) {
+	g := start(t, withTokens, func(c *Config) { c.MaxConns, c.MaxConnsOfPrincipal, c.stall = 10, 2, 3*time.Second })
+	half := func() net.Conn {
+		c, err := net.Dial("tcp", g.Addr())
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() { c.Close() })
+		fmt.Fprintf(c, "POST /mcp HTTP/1.1\r\nHost: %s\r\nAuthorization: Bearer %s\r\nContent-Type: application/json\r\nContent-Length: 1000000\r\n\r\n{", g.Addr(), gateway.UserToken)
+		return c
+	}
+	answer := func(c net.Conn) (int, string) {
+		c.SetReadDeadline(time.Now().Add(patience))
+		resp, err := http.ReadResponse(bufio.NewReader(c), nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer resp.Body.Close()
+		text, _ := io.ReadAll(resp.Body)
+		return resp.StatusCode, string(text)
+	}
+	one, two := half(), half()
+	testkit.Eventually(t, "the third has no place", func() bool {
+		resp, _ := post(t, g.URL()+"/mcp", "Authorization", "Bearer "+gateway.UserToken)
+		return resp.StatusCode == 429 && resp.Header.Get("Retry-After") != ""
+	})
+	for _, c := range []net.Conn{one, two} {
+		if status, text := answer(c); status != 400 || !strings.Contains(text, "in time") {
+			t.Errorf("%d %s", status, text)
+		}
+	}
+	testkit.Eventually(t, "there is a place again", func() bool {
+		resp, _ := post(t, g.URL()+"/mcp", "Authorization", "Bearer "+gateway.UserToken)
+		return resp.StatusCode != 429
+	})
 }

@@ -815,3 +815,44 @@ func TestRPCCredentialThatEnds(t *testing.T) {
 		}
 	}
 }
+
+// TestRPCBadBodies: a body that does not come whole is answered as the client's fault. What the client accepts is a list of media types.
+func TestRPCBadBodies(t *testing.T) {
+	g := start(t, func(c *Config) { c.stall = 300 * time.Millisecond })
+	for what, c := range map[string]struct{ body, says string }{
+		"a wrong chunk":           {"Transfer-Encoding: chunked\r\n\r\nZZ\r\n{}\r\n", "malformed"},
+		"no end of a chunk":       {"Transfer-Encoding: chunked\r\n\r\n5\r\n{", "in time"},
+		"less than was announced": {"Content-Length: 50\r\n\r\n{\"method\":", "in time"},
+	} {
+		conn, err := net.Dial("tcp", g.Addr())
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() { conn.Close() })
+		conn.SetDeadline(time.Now().Add(patience))
+		fmt.Fprintf(conn, "POST /v1/rpc HTTP/1.1\r\nHost: %s\r\nContent-Type: application/json\r\n%s", g.Addr(), c.body)
+		resp, err := http.ReadResponse(bufio.NewReader(conn), nil)
+		if err != nil {
+			t.Errorf("%s: %v", what, err)
+			continue
+		}
+		text, _ := io.ReadAll(resp.Body)
+		if resp.StatusCode != 400 || !resp.Close || !strings.Contains(string(text), "INVALID_REQUEST") || !strings.Contains(string(text), c.says) {
+			t.Errorf("%s: %s %s", what, resp.Status, text)
+		}
+	}
+	for accept, want := range map[string]int{
+		"application/x-ndjson": 200, "text/html, Application/X-NDJSON;q=0.5": 200, "*/*": 501, "application/*": 501,
+		"application/x-ndjson-foo": 501, "text/application/x-ndjson": 501, "application/x-ndjson;q=0": 501, "": 501,
+	} {
+		resp, err := g.rpc("").with("Accept", accept).post(t.Context(), rpcRequest("exec.stream", object{"command": ":"}))
+		if err != nil {
+			t.Fatal(err)
+		}
+		io.Copy(io.Discard, resp.Body)
+		resp.Body.Close()
+		if resp.StatusCode != want {
+			t.Errorf("Accept: %s: %s", accept, resp.Status)
+		}
+	}
+}

@@ -407,7 +407,7 @@ func (s *Server) guard(h http.Handler, at net.Addr) http.Handler {
 			s.auditRefusal(r, "token_in_url")
 			auth.Refuse(w, http.StatusBadRequest, "tokens are not accepted in URLs")
 		case r.ContentLength != 0 && r.Method != http.MethodPost: // a body behind an upgrade would be read as frames
-			auth.Refuse(w, http.StatusBadRequest, "this request has no body")
+			auth.Refuse(w, http.StatusBadRequest, "only a POST may have a body")
 		default:
 			h.ServeHTTP(w, r)
 		}

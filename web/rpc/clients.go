@@ -1,5 +1,5 @@
 // Package rpc serves the clients of a gateway: it reads their requests, calls the pool, and sends answers, events and streams. A server hands each
-// connection to Clients. Code in this process that acts for a client dials Clients.Connect and needs no socket. A conn is one connection, a call is
+// connection to Clients. Code in this process that acts for a client dials Visit.Connect and needs no socket. A conn is one connection, a call is
 // one request, a subscription is one stream.
 package rpc
 

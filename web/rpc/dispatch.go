@@ -164,7 +164,7 @@ func (c *conn) handle(msg []byte) {
 		return
 	}
 	k := &call{c: c, id: req.ID, method: req.Method, msg: msg, params: req.Params, size: int64(len(msg)), receivedAt: time.Now()}
-	if e := c.reserveRequest(k.size, handlers[req.Method].urgent); e != nil {
+	if e := c.srv.reserveRequest(c.usage, k.size, handlers[req.Method].urgent); e != nil {
 		c.srv.m.RateLimited.Inc()
 		c.grant.EndRequest()
 		c.refuseRequest(req.ID, e)
@@ -251,7 +251,7 @@ func (k *call) answerLater(f func() (any, bool, error)) (answer any, pending boo
 // releaseResources gives back everything that the request held.
 func (k *call) releaseResources() {
 	k.c.inFlight.Add(-1)
-	k.c.releaseRequest(k.size)
+	k.c.srv.releaseRequest(k.c.usage, k.size)
 	if k.remote != nil {
 		k.remote.msg = nil
 		if k.remote.counted {

@@ -1,6 +1,7 @@
 package rpc
 
 import (
+	"errors"
 	"net/http"
 
 	"trl/protocol"
@@ -52,7 +53,7 @@ func RefuseHTTP(w http.ResponseWriter, status int, e *protocol.Error) {
 
 // unanswered returns the error for a client whose request was not answered before its connection ended.
 func (c *conn) unanswered() *protocol.Error {
-	e := protocol.Errorf(protocol.InternalError, "internal error")
+	var e *protocol.Error
 	switch c.reason {
 	case transport.ReasonShutdown:
 		e = protocol.Errorf(protocol.ShuttingDown, "the server ended before it could answer")
@@ -62,8 +63,8 @@ func (c *conn) unanswered() *protocol.Error {
 		e = protocol.Errorf(protocol.Forbidden, "this share link has ended")
 	case transport.ReasonNodeGone:
 		e = protocol.Errorf(protocol.ShuttingDown, "the connection to the session's node was lost before it could answer")
-	case transport.ReasonStalled:
-		e = protocol.Errorf(protocol.InvalidRequest, "the request did not come to its end in time")
+	default:
+		e = badBody(c.reason, nil)
 	}
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -73,6 +74,20 @@ func (c *conn) unanswered() *protocol.Error {
 		}
 	}
 	return e
+}
+
+// badBody is the error for a client whose request could not be read.
+func badBody(why transport.CloseReason, err error) *protocol.Error {
+	if e, ok := errors.AsType[*protocol.Error](err); ok {
+		return e
+	}
+	switch why {
+	case transport.ReasonStalled:
+		return protocol.Errorf(protocol.InvalidRequest, "the request did not come to its end in time")
+	case transport.ReasonMalformed, transport.ReasonClient:
+		return protocol.Errorf(protocol.InvalidRequest, "the body of the request is incomplete or malformed")
+	}
+	return protocol.Errorf(protocol.InternalError, "internal error")
 }
 
 // decode reads one message.

@@ -79,10 +79,15 @@ func (c *conn) beginLargeRead() error {
 	if c.releaseLarge != nil {
 		return nil
 	}
-	n := min(max(c.srv.live().MaxFrame, transport.KeepBuffer), principalReading)
-	release, err := acquire(c.ctx, c.usage.reading, c.srv.totalUsage.reading, n)
+	release, err := c.srv.reserveReading(c.ctx, c.usage)
 	c.releaseLarge = release
 	return err
+}
+
+// reserveReading waits until a message above KeepBuffer may be read.
+func (cs *Clients) reserveReading(ctx context.Context, own *principalUsage) (release func(), err error) {
+	n := min(max(cs.live().MaxFrame, transport.KeepBuffer), principalReading)
+	return acquire(ctx, own.reading, cs.totalUsage.reading, n)
 }
 
 func (c *conn) endLargeRead() {
@@ -93,16 +98,16 @@ func (c *conn) endLargeRead() {
 }
 
 // reserveRequest counts the bytes of a request until releaseRequest. An urgent request is always accepted, because it makes room.
-func (c *conn) reserveRequest(n int64, urgent bool) *protocol.Error {
+func (cs *Clients) reserveRequest(own *principalUsage, n int64, urgent bool) *protocol.Error {
 	for _, x := range []struct {
 		a    *principalUsage
 		most int64
 		of   string
-	}{{c.usage, principalRequests, "this principal's"}, {c.srv.totalUsage, allRequests, "all"}} {
+	}{{own, principalRequests, "this principal's"}, {cs.totalUsage, allRequests, "all"}} {
 		if x.a.requests.Add(n) > x.most && !urgent {
 			x.a.requests.Add(-n)
-			if x.a == c.srv.totalUsage {
-				c.usage.requests.Add(-n)
+			if x.a == cs.totalUsage {
+				own.requests.Add(-n)
 			}
 			return protocol.Errorf(protocol.RateLimited, "%s requests in flight have %d bytes", x.of, x.most).With("limit", x.most)
 		}
@@ -110,9 +115,9 @@ func (c *conn) reserveRequest(n int64, urgent bool) *protocol.Error {
 	return nil
 }
 
-func (c *conn) releaseRequest(n int64) {
-	c.usage.requests.Add(-n)
-	c.srv.totalUsage.requests.Add(-n)
+func (cs *Clients) releaseRequest(own *principalUsage, n int64) {
+	own.requests.Add(-n)
+	cs.totalUsage.requests.Add(-n)
 }
 
 // reserveAnswer waits until an answer may hold n more bytes. They are given back when the answer has been written.

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"io"
+	"mime"
 	"net/http"
 	"strings"
 	"sync"
@@ -29,10 +30,11 @@ type HTTP struct {
 	limits  Limits
 	follows bool // the client takes events
 
-	large  func() error  // set once in BeforeLarge
-	read   bool          // owned by Read
-	closed chan struct{} // closed by Close
-	once   sync.Once
+	large   func() error  // set once in BeforeLarge
+	read    bool          // owned by Read
+	badBody bool          // set in Read, read in SendClose and Finish, which come later; the body did not come whole, and net/http takes the client for gone
+	closed  chan struct{} // closed by Close
+	once    sync.Once
 
 	fault protocol.Code // of the answer; set before the answer is sent, by the goroutine that sends it
 	begun bool          // guarded by the Outbox's lock until nothing can be written any more; the header has been written
@@ -42,9 +44,19 @@ type HTTP struct {
 // NewHTTP returns the transport of a request that has passed all checks.
 func NewHTTP(w http.ResponseWriter, r *http.Request, sock *Socket, limits Limits) *HTTP {
 	t := &HTTP{w: w, control: http.NewResponseController(w), r: r, sock: sock, limits: limits, closed: make(chan struct{})}
-	t.follows = strings.Contains(strings.Join(r.Header.Values("Accept"), ","), NDJSON)
+	t.follows = acceptsNDJSON(r)
 	t.out = &Outbox{w: responseWriter{t}, seal: sealLine, long: longLine}
 	return t
+}
+
+// acceptsNDJSON reports whether the client asks for events after the answer. What accepts everything does not.
+func acceptsNDJSON(r *http.Request) bool {
+	for kind := range strings.SplitSeq(strings.Join(r.Header.Values("Accept"), ","), ",") {
+		if kind, params, err := mime.ParseMediaType(kind); err == nil && kind == NDJSON && params["q"] != "0" {
+			return true
+		}
+	}
+	return false
 }
 
 // Name is HTTPName.
@@ -68,19 +80,29 @@ func (t *HTTP) Read() ([]byte, error) {
 		return nil, ErrHalfClosed
 	}
 	t.read = true
-	tooLarge := protocol.Errorf(protocol.RequestTooLarge, "request exceeds %d bytes", t.limits.MaxFrame).With("limit", t.limits.MaxFrame)
-	if t.r.ContentLength > t.limits.MaxFrame {
-		return nil, tooLarge
-	}
-	t.control.SetReadDeadline(time.Now().Add(t.limits.Stall))
-	body, err := readInto(nil, io.LimitReader(t.r.Body, t.limits.MaxFrame+1), t.large)
+	body, err := ReadBody(t.control, t.r, t.limits, t.large)
 	if err != nil {
+		t.badBody = true
 		return nil, err
 	}
-	if int64(len(body)) > t.limits.MaxFrame {
-		return nil, tooLarge
-	}
 	t.control.SetReadDeadline(time.Time{}) // the answer may take as long as its command. net/http reads on, to see the client go
+	return body, nil
+}
+
+// ReadBody reads the body of an HTTP request. It calls large before it reads more than KeepBuffer. A body that is too large is a *protocol.Error.
+func ReadBody(control *http.ResponseController, r *http.Request, limits Limits, large func() error) ([]byte, error) {
+	control.SetReadDeadline(time.Now().Add(limits.Stall))
+	var body []byte
+	if r.ContentLength <= limits.MaxFrame {
+		var err error
+		if body, err = readInto(nil, io.LimitReader(r.Body, limits.MaxFrame+1), large); err != nil {
+			return nil, err
+		}
+	}
+	if r.ContentLength > limits.MaxFrame || int64(len(body)) > limits.MaxFrame {
+		_, _ = io.CopyN(io.Discard, r.Body, 2*limits.MaxFrame) // many clients read the answer only when they have sent everything
+		return nil, protocol.Errorf(protocol.RequestTooLarge, "request exceeds %d bytes", limits.MaxFrame).With("limit", limits.MaxFrame)
+	}
 	return body, nil
 }
 
@@ -124,6 +146,9 @@ func (t *HTTP) begin() {
 	if t.fault != "" {
 		status = t.fault.Status()
 		SetFaultHeader(h, status)
+	}
+	if t.badBody {
+		h.Set("Connection", "close")
 	}
 	t.w.WriteHeader(status)
 }
@@ -171,10 +196,13 @@ func (t *HTTP) AwaitHangup() {
 	}
 }
 
+// isGone reports whether the client has gone. After a body that did not come whole nobody knows.
+func (t *HTTP) isGone() bool { return t.r.Context().Err() != nil && !t.badBody }
+
 // SendClose ends the response. A response that is complete stays as it is.
 func (t *HTTP) SendClose(why CloseReason) {
 	switch {
-	case why == ReasonSlow || t.r.Context().Err() != nil:
+	case why == ReasonSlow || t.isGone():
 		t.cut = true
 		t.sock.Close()
 	case why == ReasonShutdown || why == ReasonAuthOver || why == ReasonUnshared || why == ReasonPanic || why == ReasonNodeGone:
@@ -197,7 +225,7 @@ func (t *HTTP) Close() {
 // the client sees it.
 func (t *HTTP) Finish(why *protocol.Error) {
 	switch {
-	case !t.begun && t.r.Context().Err() == nil:
+	case !t.begun && !t.isGone():
 		t.fault = why.Code
 		t.begin()
 		t.w.Write(append(protocol.AppendFailure(nil, protocol.NoID, why), '\n'))
