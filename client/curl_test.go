@@ -374,6 +374,9 @@ func (i curlInput) Write(ctx context.Context, data []byte) error {
 
 func (i curlInput) CloseStdin(ctx context.Context) error {
 	_, err := i.c.call(ctx, i.method, params{i.of: i.id, "eof": true})
+	if client.CodeOf(err) == protocol.StdinClosed { // it has read enough, and ended
+		return nil
+	}
 	return err
 }
 
