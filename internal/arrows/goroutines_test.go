@@ -90,7 +90,7 @@ var goroutines = map[string][]string{
 	"conn.finishHalfClosed": short,
 	"conn.relayTo":          {"relay"},
 	"relay.run":             short,
-	"call.gather":           short,
+	"call.ask":              short,
 }
 
 var short = []string{}

@@ -24,6 +24,7 @@ type testCluster struct {
 	t     testing.TB
 	nodes []*testNode
 	place []string // guarded by mu; names of the nodes to ask for a new session
+	down  error    // guarded by mu; what the directory answers; nil: it works
 	mu    sync.Mutex
 }
 
@@ -112,6 +113,19 @@ func (cl *testCluster) placeOn(names ...string) {
 	cl.place = names
 }
 
+// setDown makes the directory answer with err.
+func (cl *testCluster) setDown(err error) {
+	cl.mu.Lock()
+	defer cl.mu.Unlock()
+	cl.down = err
+}
+
+func (cl *testCluster) fault() error {
+	cl.mu.Lock()
+	defer cl.mu.Unlock()
+	return cl.down
+}
+
 // nodesOf is what a node knows of its cluster.
 type nodesOf struct{ *testNode }
 
@@ -156,6 +170,9 @@ func (n nodesOf) Dial(ctx context.Context, epoch string, h *link.Hello) (*link.C
 }
 
 func (n nodesOf) FindName(_ context.Context, principal, name string) (string, error) {
+	if err := n.cluster.fault(); err != nil {
+		return "", err
+	}
 	for _, node := range n.All() {
 		other := n.find(node.Epoch)
 		if other == nil || !other.Pool.HasOpen(principal, name) {
@@ -192,7 +209,7 @@ func (n nodesOf) Presence(context.Context, string) (epochs []string) {
 	return epochs
 }
 
-func (n nodesOf) Degraded() bool { return false }
+func (n nodesOf) Degraded() bool { return n.cluster.fault() != nil }
 
 // linkProxy stands between the nodes and one of them.
 type linkProxy struct {

@@ -30,12 +30,17 @@ func (k *call) gather(epochs []string, params any, each func(data jsontext.Value
 	if len(epochs) == 0 {
 		return nil
 	}
+	return k.ask(k.method, epochs, params, each)
+}
+
+// ask is gather with a method of its own.
+func (k *call) ask(method string, epochs []string, params any, each func(data jsontext.Value) error) (partial []string) {
 	c := k.c
 	text, err := json.Marshal(struct {
 		ID     int    `json:"id"`
 		Method string `json:"method"`
 		Params any    `json:"params"`
-	}{0, k.method, params})
+	}{0, method, params})
 	if err != nil {
 		return nil // params are ours, and were decoded
 	}
@@ -60,7 +65,7 @@ func (k *call) gather(epochs []string, params any, each func(data jsontext.Value
 				})
 			}
 			if err != nil {
-				c.log.Debug().Err(err).Str("node", n.Node).Str("method", k.method).Msg("node did not answer")
+				c.log.Debug().Err(err).Str("node", n.Node).Str("method", method).Msg("node did not answer")
 				mu.Lock()
 				partial = append(partial, n.Node)
 				mu.Unlock()
@@ -121,10 +126,44 @@ func (k *call) otherNodes(principal string) (epochs []string) {
 		defer cancel()
 		return rs.nodes.Presence(ctx, principal)
 	}
+	return rs.others()
+}
+
+// others returns the epochs of all other nodes that may have sessions.
+func (rs *relays) others() (epochs []string) {
 	for _, n := range rs.nodes.All() {
-		if n.Epoch != rs.self && n.MaxSessions > 0 { // others have no sessions
+		if n.Epoch != rs.self && n.MaxSessions > 0 {
 			epochs = append(epochs, n.Epoch)
 		}
 	}
 	return epochs
+}
+
+// findName returns the id of the session that has a name, on any node. While the directory does not work it asks the nodes themselves: it cannot
+// say that there is no such session, but one that is there can be used.
+func (k *call) findName(name string) (session string, err error) {
+	rs := k.c.relays
+	if rs.nodes.Degraded() {
+		if session = k.askForName(name); session != "" {
+			return session, nil
+		}
+	}
+	session, err = rs.nodes.FindName(k.c.ctx, k.c.principal.Subject, name)
+	if err != nil {
+		if session = k.askForName(name); session != "" {
+			return session, nil
+		}
+	}
+	return session, err
+}
+
+// askForName asks all other nodes for a session of this name.
+func (k *call) askForName(name string) (session string) {
+	k.ask("session.locate", k.c.relays.others(), protocol.SessionRef{Session: name}, func(data jsontext.Value) error {
+		var at protocol.Located
+		err := json.Unmarshal(data, &at)
+		session = at.SessionID
+		return err
+	})
+	return session
 }

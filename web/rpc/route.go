@@ -236,8 +236,7 @@ func (k *call) checkRelayedHTTP(t *target) *protocol.Error {
 func (k *call) lookUp(name string, failed *protocol.Error) (any, bool, error) {
 	c, rm := k.c, k.remote
 	rm.tries++
-	subject := c.principal.Subject
-	session, err := c.relays.nodes.FindName(c.ctx, subject, name)
+	session, err := k.findName(name)
 	if err != nil {
 		return nil, false, err
 	}
@@ -355,7 +354,7 @@ func (k *call) findOrPlace() (any, bool, error) {
 			if rm.target.Name == "" {
 				return "", nil
 			}
-			return nodes.FindName(c.ctx, subject, rm.target.Name)
+			return k.findName(rm.target.Name)
 		},
 	} {
 		session, err := find()
