@@ -41,6 +41,11 @@ type testNode struct {
 // newCluster starts a gateway for each name. New sessions go to the second one, until placeOn says otherwise.
 func newCluster(t testing.TB, names []string, change ...func(*config)) *testCluster {
 	t.Helper()
+	return newClusterWith(t, names, func(*pool.Config) {}, change...)
+}
+
+func newClusterWith(t testing.TB, names []string, tune func(*pool.Config), change ...func(*config)) *testCluster {
+	t.Helper()
 	cl := &testCluster{t: t, place: names[1:2]}
 	secret := filepath.Join(t.TempDir(), "secret")
 	if err := os.WriteFile(secret, []byte(strings.Repeat("s", 40)), 0o600); err != nil {
@@ -51,12 +56,12 @@ func newCluster(t testing.TB, names []string, change ...func(*config)) *testClus
 		t.Fatal(err)
 	}
 	for _, name := range names {
-		cl.add(name, cred, change)
+		cl.add(name, cred, tune, change)
 	}
 	return cl
 }
 
-func (cl *testCluster) add(name string, cred *link.Credentials, change []func(*config)) {
+func (cl *testCluster) add(name string, cred *link.Credentials, tune func(*pool.Config), change []func(*config)) {
 	t := cl.t
 	n := &testNode{cluster: cl, name: name}
 	l, err := net.Listen("tcp", "127.0.0.1:0")
@@ -73,7 +78,7 @@ func (cl *testCluster) add(name string, cred *link.Credentials, change []func(*c
 			n.dialer.Close()
 		}
 	})
-	n.server = startWith(t, func(*pool.Config) {}, append(change, func(c *config) { c.nodes = nodesOf{n} })...)
+	n.server = startNode(t, tune, append(slices.Clone(change), func(c *config) { c.nodes = nodesOf{n} })...)
 	self := link.Node{Name: name, Epoch: n.Pool.Epoch()}
 	limits := link.Limits{MaxMessage: 4 << 20}
 	a, err := link.NewAcceptor(link.AcceptorOptions{
@@ -187,12 +192,17 @@ func (n nodesOf) FindName(_ context.Context, principal, name string) (string, er
 
 func (n nodesOf) FindKey(context.Context, string, string) (string, error) { return "", nil }
 
-func (n nodesOf) Place(_ map[string]string, node string) (epochs []string, err error) {
+func (n nodesOf) Place(where map[string]string, node string) (epochs []string, err error) {
+	if len(where) > 0 {
+		return nil, protocol.InvalidParam("where", "no node has labels")
+	}
 	n.cluster.mu.Lock()
 	names := n.cluster.place
 	n.cluster.mu.Unlock()
 	if node != "" {
-		names = []string{node}
+		if names = []string{node}; !slices.ContainsFunc(n.All(), func(other protocol.Node) bool { return other.Node == node }) {
+			return nil, protocol.InvalidParam("node", "there is no node %q", node)
+		}
 	}
 	for _, name := range names {
 		epochs = append(epochs, n.cluster.node(name).Pool.Epoch())

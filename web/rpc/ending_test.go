@@ -15,6 +15,9 @@ import (
 
 // only is the connection that there is.
 func (g *server) only() (c *conn) {
+	if throughRelay {
+		g.T.Skip("it reaches into the client's connection, which another gateway has")
+	}
 	g.clients.each(func(one *conn) { c = one })
 	return c
 }

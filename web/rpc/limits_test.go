@@ -183,6 +183,9 @@ func TestLimitsPage(t *testing.T) {
 
 // accountOf is what a principal that is connected has on its account.
 func (g *server) accountOf(name string) *principalUsage {
+	if throughRelay {
+		g.T.Skip("it reaches into what the client's gateway counts")
+	}
 	g.clients.mu.Lock()
 	defer g.clients.mu.Unlock()
 	return g.clients.usages[name]

@@ -430,6 +430,9 @@ func (k *call) passAnswer(msg []byte, fault *protocol.Error) {
 	case k.needsAudit && c.srv.config.Audit != nil:
 		data = idsOfAnswer(msg)
 	}
+	if name := k.remote.target.Name; fault == nil && name != "" && (k.method == "session.create" || k.method == "session.rename") {
+		c.relays.noteName(c, name, k.remote.relay.epoch)
+	}
 	k.auditAnswer(data, err)
 	k.remote.finish()
 	answering := time.Now()

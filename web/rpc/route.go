@@ -111,6 +111,10 @@ func (k *call) route(h handler) (any, bool, error) {
 		}
 		k.remote = &remote{h: h, target: t}
 		c.rememberCall(k)
+		if k.method == "session.rename" {
+			k.remote.msg = bytes.Clone(k.msg)
+			return k.renameInTurn(t.SessionID, func() (any, bool, error) { return k.sendTo(epoch, k.remote.msg) })
+		}
 		return k.sendTo(epoch, k.msg)
 	}
 	switch _, usesDefault := defaults[k.method]; {
@@ -130,10 +134,41 @@ func (k *call) route(h handler) (any, bool, error) {
 	}
 	k.remote = &remote{h: h, msg: bytes.Clone(k.msg), target: t, name: name}
 	c.rememberCall(k)
-	if epoch, ok := c.relays.nodeOf(c, name); ok && !c.mustQueue(nameKey(name)) {
-		return k.sendTo(epoch, k.remote.msg)
+	send := func() (any, bool, error) { return k.lookUp(name, nil) }
+	epoch, ok := c.relays.nodeOf(c, name)
+	if ok {
+		send = func() (any, bool, error) { return k.sendTo(epoch, k.remote.msg) }
 	}
-	return k.inOrder(nameKey(name), true, func() (any, bool, error) { return k.lookUp(name, nil) })
+	switch {
+	case k.method == "session.rename":
+		return k.renameInTurn(nameKey(name), send)
+	case ok && !c.mustQueue(nameKey(name)):
+		return send()
+	}
+	return k.inOrder(nameKey(name), true, send)
+}
+
+// inTurn carries out a request with inOrder. Later requests wait until it has been answered.
+func (k *call) inTurn(key string, f func() (any, bool, error)) (any, bool, error) {
+	answered := make(chan struct{})
+	k.remote.answered = answered
+	return k.inOrder(key, true, func() (any, bool, error) {
+		data, pending, err := f()
+		if pending {
+			select {
+			case <-answered:
+			case <-k.c.ctx.Done():
+			}
+		}
+		return data, pending, err
+	})
+}
+
+// renameInTurn is inTurn for a session.rename. Requests that use the new name wait, too.
+func (k *call) renameInTurn(key string, f func() (any, bool, error)) (any, bool, error) {
+	answer, pending, err := k.inTurn(key, f)
+	k.c.addQueueKey(key, nameKey(k.remote.target.Name))
+	return answer, pending, err
 }
 
 // isOther reports whether an epoch is that of another node that is known.
@@ -156,14 +191,10 @@ func (rs *relays) nodeOf(c *conn, name string) (epoch string, ok bool) {
 	return epoch, epoch != "" && rs.isOther(epoch)
 }
 
-// noteName remembers on which node a session of this name is; "": not any more.
+// noteName remembers on which node a session of this name is.
 func (rs *relays) noteName(c *conn, name, epoch string) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if epoch == "" {
-		delete(rs.names, name)
-		return
-	}
 	if len(rs.names) >= maxNames {
 		clear(rs.names)
 	}
@@ -251,7 +282,12 @@ func (k *call) lookUp(name string, failed *protocol.Error) (any, bool, error) {
 	case session != "" && c.relays.isOther(epoch):
 		c.relays.noteName(c, name, epoch)
 		return k.sendTo(epoch, rm.msg)
-	case session != "" || !defaults[k.method] || rm.target.Session != "":
+	case session != "":
+		return k.here()
+	case !defaults[k.method] || rm.target.Session != "":
+		if failed != nil { // no other session has the name, so the node remembers the one that had it
+			return nil, false, failed
+		}
 		return k.here()
 	}
 	// The default session is made where there is room.
@@ -325,18 +361,7 @@ func (k *call) routeCreate(h handler, t target) (any, bool, error) {
 	default:
 		return k.place()
 	}
-	return k.inOrder(key, true, func() (any, bool, error) {
-		answered := make(chan struct{})
-		k.remote.answered = answered
-		data, pending, err := k.findOrPlace()
-		if pending { // later requests may use the name
-			select {
-			case <-answered:
-			case <-c.ctx.Done():
-			}
-		}
-		return data, pending, err
-	})
+	return k.inTurn(key, k.findOrPlace) // later requests may use the name
 }
 
 // findOrPlace is the second half of routeCreate. It waits for the directory.
@@ -399,7 +424,6 @@ func (k *call) tryElsewhere(fault *protocol.Error) bool {
 		rm.tries++
 		again = func() (any, bool, error) { return k.sendToFirst([]string{epoch}) }
 	case rm.name != "" && rm.relay != nil && slices.Contains([]protocol.Code{protocol.SessionNotFound, protocol.SessionLost, protocol.SessionTerminated}, fault.Code):
-		c.relays.noteName(c, rm.name, "")
 		again = func() (any, bool, error) { return k.lookUp(rm.name, fault) }
 	default:
 		return false
