@@ -71,10 +71,10 @@ type Client struct {
 	wait    time.Duration // guarded by mu; before the next dial
 	refused error         // guarded by mu; the server refused a dial, and would refuse the next one
 
-	watchers map[*Watcher]struct{} // guarded by mu
-	followed map[string]bool       // guarded by mu; by id: processes whose output is read over this connection
-	logs     map[*stream]struct{}  // guarded by mu; outputs of processes that are read, over this connection or another
-	siblings map[*Client]struct{}  // guarded by mu; connections for further readers, which end with this one
+	watcher  *Watcher             // guarded by mu; for which this is a sibling
+	followed map[string]bool      // guarded by mu; by id: processes whose output is read over this connection
+	logs     map[*stream]struct{} // guarded by mu; outputs of processes that are read, over this connection or another
+	siblings map[*Client]struct{} // guarded by mu; connections for watchers and further readers, which end with this one
 }
 
 // dialing is an attempt to make the next connection. All callers that need one wait for the same attempt.
@@ -95,7 +95,7 @@ const (
 // Connect connects. It reports an absent gateway at once, and waits only in the case of AwaitSuccessor.
 func Connect(ctx context.Context, o Options) (*Client, error) {
 	o.Patience = cmp.Or(o.Patience, defaultPatience)
-	c := &Client{o: o, watchers: map[*Watcher]struct{}{}, followed: map[string]bool{}, logs: map[*stream]struct{}{}, siblings: map[*Client]struct{}{}}
+	c := &Client{o: o, followed: map[string]bool{}, logs: map[*stream]struct{}{}, siblings: map[*Client]struct{}{}}
 	c.Session = Session{c: c, name: cmp.Or(o.Session, defaultSession), own: true}
 	l, err := c.dial(ctx)
 	cut := 0
@@ -159,13 +159,14 @@ func (l *link) greet(ctx context.Context) error {
 	return nil
 }
 
-// tell passes an event on to the watchers, and to the caller if it belongs to none of our streams. The link's reader calls it.
+// tell passes an event on to the watcher, and to the caller if it belongs to none of our streams. The link's reader calls it.
 func (c *Client) tell(e protocol.Event, own bool) {
 	c.mu.Lock()
-	for w := range c.watchers {
+	w := c.watcher
+	c.mu.Unlock()
+	if w != nil {
 		w.offer(e)
 	}
-	c.mu.Unlock()
 	if !own && c.o.OnEvent != nil {
 		c.o.OnEvent(e)
 	}

@@ -31,6 +31,7 @@ var notOverHTTP = map[string]string{
 	"a close code says whether another connection is made":                                    "there is no connection",
 	"patience begins when somebody needs the connection, and a silent one was no useless one": "there is no connection",
 	"a client's own session that has ended is made anew":                                      "a request names its session",
+	"the end of a session ends what waits in its queue":                                       "an exec.exit with an error is an event, of which a client makes an exception",
 	"100 MiB of output that nobody reads":                                                     "a response has the window of its socket, and no window_bytes; TestRPCReaderThatStops of package web shows its bound",
 	"a terminal comes back with its screen":                                                   "term.open sends events on a connection that also carries input: it needs the WebSocket",
 }

@@ -62,10 +62,13 @@ type ExecResult struct {
 // Duration is how long the command ran.
 func (r *ExecResult) Duration() time.Duration { return time.Duration(r.DurationMS) * time.Millisecond }
 
-// resultOf makes a result of the wire's account of the end. An end that the server does not know is an error.
+// resultOf makes a result of the wire's account of the end. It is an error if the server does not know the end, or if the command never ran.
 func resultOf(command string, exit *protocol.ExecExit) (*ExecResult, error) {
-	if exit.ExitCode == nil && exit.Error != nil {
-		return nil, &OutcomeUnknownError{*exit}
+	if e := exit.Error; exit.ExitCode == nil && e != nil {
+		if e.Code == protocol.InternalError || e.Code == protocol.SessionLost {
+			return nil, &OutcomeUnknownError{*exit}
+		}
+		return nil, e
 	}
 	r := &ExecResult{ExecExit: *exit, Command: command, ExitCode: -1}
 	if exit.ExitCode != nil {

@@ -111,7 +111,8 @@ func (r *LogReader) Close() {
 	r.p.c.logsDone(r.s)
 }
 
-// The server sends an output once per connection. Further readers of the same process therefore have a connection of their own, a sibling.
+// The server sends an output once per connection. Further readers of the same process therefore have a connection of their own, a sibling; so have
+// watchers.
 
 // forLogs returns the connection for another reader of a process's output.
 func (c *Client) forLogs(ctx context.Context, id string) (*Client, error) {
@@ -124,8 +125,16 @@ func (c *Client) forLogs(ctx context.Context, id string) (*Client, error) {
 	if !taken {
 		return c, nil
 	}
+	return c.sibling(ctx)
+}
+
+// sibling makes another connection to the same gateway, which ends with c at the latest. drop ends it before.
+func (c *Client) sibling(ctx context.Context) (*Client, error) {
+	if _, err := c.connected(ctx); err != nil { // the gateway may be away for a moment
+		return nil, err
+	}
 	o := c.o
-	o.OnEvent, o.OnLost = nil, nil
+	o.OnEvent, o.OnLost, o.AwaitSuccessor = nil, nil, true
 	sibling, err := Connect(ctx, o)
 	if err != nil {
 		return nil, err
@@ -143,6 +152,13 @@ func (c *Client) forLogs(ctx context.Context, id string) (*Client, error) {
 	return sibling, nil
 }
 
+func (c *Client) drop(sibling *Client) {
+	c.mu.Lock()
+	delete(c.siblings, sibling)
+	c.mu.Unlock()
+	sibling.Close()
+}
+
 func (c *Client) logsOpen(s *stream) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -157,10 +173,9 @@ func (c *Client) logsDone(s *stream) {
 		delete(c.followed, s.id)
 	}
 	s.released = true
-	delete(c.siblings, s.c)
 	c.mu.Unlock()
 	if s.c != c {
-		s.c.Close()
+		c.drop(s.c)
 	}
 }
 

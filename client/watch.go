@@ -34,8 +34,9 @@ var watched = map[string]func() any{
 
 // Watcher returns what happens in a session. One goroutine reads it.
 type Watcher struct {
-	s      *Session
-	id     string
+	parent *Client            // set once
+	c      *Client            // set once; a connection of its own: on a shared one, exec.exit follows output that may wait for its reader
+	id     string             // set once
 	link   *link              // owned by the reader; that is subscribed
 	events chan SessionEvent  // filled by the link's reader
 	behind chan struct{}      // one token: an event found no room
@@ -50,18 +51,22 @@ const watchedAhead = 1024
 // ErrWatchBehind ends a Watcher that was not read in time.
 var ErrWatchBehind = errors.New("the events were not read in time")
 
-// Watch subscribes to everything that happens in the session. After a lost connection it goes on; what happened meanwhile is missing. The Watcher must be
-// closed.
+// Watch subscribes to everything that happens in the session, over a connection of its own. After a lost connection it goes on; what happened meanwhile is
+// missing. The Watcher must be closed.
 func (s *Session) Watch(ctx context.Context) (*Watcher, error) {
 	id, err := s.resolve(ctx)
 	if err != nil {
 		return nil, err
 	}
-	w := &Watcher{s: s, id: id, events: make(chan SessionEvent, watchedAhead), behind: make(chan struct{}, 1)}
+	c, err := s.c.sibling(ctx)
+	if err != nil {
+		return nil, err
+	}
+	w := &Watcher{parent: s.c, c: c, id: id, events: make(chan SessionEvent, watchedAhead), behind: make(chan struct{}, 1)}
 	w.done, w.close = context.WithCancel(context.Background())
-	s.c.mu.Lock()
-	s.c.watchers[w] = struct{}{}
-	s.c.mu.Unlock()
+	c.mu.Lock()
+	c.watcher = w
+	c.mu.Unlock()
 	if err := w.subscribe(ctx); err != nil {
 		w.Close()
 		return nil, err
@@ -72,7 +77,7 @@ func (s *Session) Watch(ctx context.Context) (*Watcher, error) {
 // subscribe asks for the events on a live connection.
 func (w *Watcher) subscribe(ctx context.Context) error {
 	for {
-		l, err := w.s.c.connected(ctx)
+		l, err := w.c.connected(ctx)
 		if err != nil {
 			return err
 		}
@@ -161,18 +166,6 @@ func (w *Watcher) Events(ctx context.Context) iter.Seq2[SessionEvent, error] {
 
 // Close ends the subscription. It is idempotent.
 func (w *Watcher) Close() {
-	c := w.s.c
 	w.close()
-	c.mu.Lock()
-	_, open := c.watchers[w]
-	delete(c.watchers, w)
-	last := open
-	for other := range c.watchers {
-		last = last && other.id != w.id
-	}
-	l := c.link
-	c.mu.Unlock()
-	if last {
-		l.post("session.unwatch", protocol.SessionRef{SessionID: w.id})
-	}
+	w.parent.drop(w.c)
 }

@@ -172,8 +172,8 @@ class Command:
         out, err = self._collected["stdout"], self._collected["stderr"]
         stdout, stderr = out.bytes(), err.bytes()
         error = end.get("error", {})
-        if error and error["code"] != "INTERNAL_ERROR":
-            raise from_wire(error, "exec.stream")  # it never ran, or its session is gone
+        if error and error["code"] not in ("INTERNAL_ERROR", "SESSION_LOST"):
+            raise from_wire(error, "exec.stream")  # it never ran
         return ExecResult.from_exit(self.command, end, stdout, stderr, self._gap or out.truncated or err.truncated)
 
     async def result(

@@ -88,6 +88,6 @@ export interface Output {
     truncated: boolean;
     omitted?: wire.OmittedStreams | undefined;
 }
-/** A result from the wire's account of the end. An end that the server does not know is an error. */
+/** A result from the wire's account of the end. It is an error if the server does not know the end, or if the command never ran. */
 export declare function resultOf(command: string, exit: wire.ExecExit, output: Output): ExecResult;
 export declare function outputOf(r: wire.ExecResult): Output;

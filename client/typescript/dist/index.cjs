@@ -1052,7 +1052,9 @@ function execParams(sessionId, command, o) {
 }
 function resultOf(command, exit, output) {
   if (exit.exit_code === void 0 && exit.error) {
-    throw new OutcomeUnknownError(exit.error.message, exit.error.code, { ...exit.error.details, exec_id: exit.exec_id });
+    const { code, message, details } = exit.error;
+    if (code !== "INTERNAL_ERROR" && code !== "SESSION_LOST") throw refusal(exit.error);
+    throw new OutcomeUnknownError(message, code, { ...details, exec_id: exit.exec_id });
   }
   const { stdout, stderr } = output;
   const result = {

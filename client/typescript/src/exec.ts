@@ -1,5 +1,5 @@
 import { decodeBytes, encodeBytes, toBase64, toBytes } from "./frame.ts";
-import { OutcomeUnknownError } from "./errors.ts";
+import { OutcomeUnknownError, refusal } from "./errors.ts";
 import { commandLine } from "./quote.ts";
 import { textOf } from "./text.ts";
 import type * as wire from "./wire.gen.ts";
@@ -111,10 +111,12 @@ export interface Output {
   omitted?: wire.OmittedStreams | undefined;
 }
 
-/** A result from the wire's account of the end. An end that the server does not know is an error. */
+/** A result from the wire's account of the end. It is an error if the server does not know the end, or if the command never ran. */
 export function resultOf(command: string, exit: wire.ExecExit, output: Output): ExecResult {
   if (exit.exit_code === undefined && exit.error) {
-    throw new OutcomeUnknownError(exit.error.message, exit.error.code, { ...exit.error.details, exec_id: exit.exec_id });
+    const { code, message, details } = exit.error;
+    if (code !== "INTERNAL_ERROR" && code !== "SESSION_LOST") throw refusal(exit.error);
+    throw new OutcomeUnknownError(message, code, { ...details, exec_id: exit.exec_id });
   }
   const { stdout, stderr } = output;
   const result: ExecResult = {
