@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import os
-from contextlib import asynccontextmanager
 from types import TracebackType
-from typing import Any, AsyncIterator, Literal, Mapping
+from typing import Any, AsyncContextManager, Literal, Mapping
 
 from ._address import resolve
 from ._client import Client, new_key
@@ -29,20 +28,23 @@ class Sandbox(Session):
         self._wanted = session  # a name, or an id
         self._resolving = asyncio.Lock()
 
-    @asynccontextmanager
-    async def _use(self) -> AsyncIterator[str]:
-        """The id, asked for once. Requests name the session by its id, so that none runs in a session of the same name that was
-        made after a restart of the server. After an error that says so, the next use makes another session."""
-        async with self._resolving:
-            if not self._id:
-                self._id = await self._resolve()
-        try:
-            yield self._id
-        except (SessionTerminatedError, SessionNotFoundError):
-            self._id = ""
-            raise
+    def _use(self) -> AsyncContextManager[str]:
+        return _Own(self)
 
     async def _resolve(self) -> str:
+        """The id, asked for once. Requests name the session by its id, so that none runs in a session of the same name that was
+        made after a restart of the server."""
+        async with self._resolving:
+            if not self._id:
+                self._id = await self._find()
+        return self._id
+
+    def _ended(self, id: str) -> None:
+        """The next use makes another session."""
+        if self._id == id:
+            self._id = ""
+
+    async def _find(self) -> str:
         wanted = self._wanted
         if wanted.startswith("s-"):
             try:
@@ -129,6 +131,24 @@ class Sandbox(Session):
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         await self.close()
+
+
+class _Own:
+    """The id of a sandbox's own session, for one request, which may say that the session has ended."""
+
+    def __init__(self, sandbox: Sandbox) -> None:
+        self._sandbox = sandbox
+        self._id = ""
+
+    async def __aenter__(self) -> str:
+        self._id = self._sandbox._id or await self._sandbox._resolve()
+        return self._id
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if isinstance(error, (SessionTerminatedError, SessionNotFoundError)):
+            self._sandbox._ended(self._id)
 
 
 def connect(

@@ -5,9 +5,9 @@ from __future__ import annotations
 import asyncio
 import re
 import shlex
-from contextlib import asynccontextmanager
+from contextlib import nullcontext
 from types import TracebackType
-from typing import Any, AsyncIterator, Literal, Mapping, Sequence
+from typing import Any, AsyncContextManager, Literal, Mapping, Sequence
 
 from ._client import Client, new_key
 from ._command import DEFAULT_OUTPUT, KILL_GRACE, PIPE, Command, OnText, is_deaf, run_to_end, to_bytes
@@ -42,10 +42,9 @@ class Session:
     def name(self) -> str | None:
         return self._name
 
-    @asynccontextmanager
-    async def _use(self) -> AsyncIterator[str]:
+    def _use(self) -> AsyncContextManager[str]:
         """The session's id, for one request."""
-        yield self._id
+        return nullcontext(self._id)
 
     async def _call(self, method: str, **params: Any) -> Any:
         """A request about this session. A parameter that is None is left out."""
