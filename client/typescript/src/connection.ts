@@ -87,7 +87,6 @@ export class Connection {
   private failure: Error | undefined; // no other dial will help
   private readonly closing = new AbortController();
   private readonly listeners = new Map<string, Set<(data: never) => void>>();
-  private readonly returns = new Set<(link: Link) => void>();
   private readonly followers = new Map<string, Follower>();
   private heart: Heartbeat | undefined;
   private hurry = new AbortController(); // ends the pause before the next dial
@@ -192,12 +191,6 @@ export class Connection {
     };
   }
 
-  /** Calls a listener with every new link after the first. */
-  onReturn(listener: (link: Link) => void): () => void {
-    this.returns.add(listener);
-    return () => this.returns.delete(listener);
-  }
-
   async close(): Promise<void> {
     if (this.closed) return;
     this.closed = true;
@@ -300,9 +293,7 @@ export class Connection {
     await this.rest(Math.min(this.wait, this.until - began));
     for (let attempt = 1, gap = Math.max(this.wait, firstPause); ; attempt++, gap = Math.min(2 * gap, longest())) {
       try {
-        const link = await this.dial(signal);
-        for (const listener of [...this.returns]) listener(link);
-        return link;
+        return await this.dial(signal);
       } catch (error) {
         if (this.closed) throw new ClosedError();
         const why = error instanceof Error ? error.message : String(error);

@@ -16,7 +16,6 @@ interface Piece {
 // It is drawn once per frame, however many pieces came.
 export class Output implements Follower {
   readonly element = h("pre", { class: "output", attr: { tabindex: 0, "aria-label": "output" } });
-  length = 0; // bytes, of all of it
   private readonly first = h("span");
   private readonly cut = h("span", { class: "output-cut", attr: { hidden: true } });
   private readonly last = h("span");
@@ -32,12 +31,10 @@ export class Output implements Follower {
   }
 
   chunk(chunk: Chunk): void {
-    this.length = Math.max(this.length, chunk.offset + chunk.bytes.length);
     this.push(this.plain[chunk.stream].take(chunk.bytes), chunk.stream === "stderr");
   }
 
   gap(from: number, to: number): void {
-    this.length = Math.max(this.length, to);
     this.omitted += to - from;
     this.push(`\n[${bytes(to - from)} no longer kept]\n`, false);
   }
