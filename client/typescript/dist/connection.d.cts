@@ -58,7 +58,6 @@ export declare class Connection {
     private failure;
     private readonly closing;
     private readonly listeners;
-    private readonly returns;
     private readonly followers;
     private heart;
     private hurry;
@@ -83,8 +82,6 @@ export declare class Connection {
     on<E extends keyof wire.Events>(event: E, listener: (data: wire.Events[E]) => void): () => void;
     /** Listens to a stream that no sink of a request gets, over all connections: a watched session sends streams that nobody attached. */
     follow(streamId: string, follower: Follower): () => void;
-    /** Calls a listener with every new link after the first. */
-    onReturn(listener: (link: Link) => void): () => void;
     close(): Promise<void>;
     /** Another connection to the same gateway, for what must not wait for the streams of this one. It ends with this one at the latest. */
     sibling(onState: (state: ConnectionState) => void): Connection;

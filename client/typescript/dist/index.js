@@ -680,7 +680,6 @@ var Connection = class _Connection {
   // no other dial will help
   closing = new AbortController();
   listeners = /* @__PURE__ */ new Map();
-  returns = /* @__PURE__ */ new Set();
   followers = /* @__PURE__ */ new Map();
   heart;
   hurry = new AbortController();
@@ -768,11 +767,6 @@ var Connection = class _Connection {
     return () => {
       if (this.followers.get(streamId) === follower) this.followers.delete(streamId);
     };
-  }
-  /** Calls a listener with every new link after the first. */
-  onReturn(listener) {
-    this.returns.add(listener);
-    return () => this.returns.delete(listener);
   }
   async close() {
     if (this.closed) return;
@@ -870,9 +864,7 @@ var Connection = class _Connection {
     await this.rest(Math.min(this.wait, this.until - began));
     for (let attempt = 1, gap = Math.max(this.wait, firstPause); ; attempt++, gap = Math.min(2 * gap, longest())) {
       try {
-        const link = await this.dial(signal);
-        for (const listener of [...this.returns]) listener(link);
-        return link;
+        return await this.dial(signal);
       } catch (error) {
         if (this.closed) throw new ClosedError();
         const why = error instanceof Error ? error.message : String(error);

@@ -15,16 +15,16 @@ import (
 	"github.com/chromedp/chromedp"
 )
 
-// What the browser itself is asked for: permissions, cookies, downloads.
+// This file has the requests to the browser itself: permissions, cookies, downloads.
 
-// browserOf makes commands go to the browser, not to one page.
+// browserOf returns a context whose commands go to the browser, not to one page.
 func browserOf(ctx context.Context) context.Context {
 	return cdp.WithExecutor(ctx, chromedp.FromContext(ctx).Browser)
 }
 
 func clearCookies(ctx context.Context) error { return network.ClearBrowserCookies().Do(ctx) }
 
-// downloads has the page's downloads put into a folder of their own.
+// downloads makes the browser put the page's downloads into a folder of their own.
 func (p *page) downloads() string {
 	p.t.Helper()
 	dir := p.t.TempDir()
@@ -35,7 +35,7 @@ func (p *page) downloads() string {
 	return dir
 }
 
-// downloaded waits for a whole file in dir.
+// downloaded waits for a complete file in dir.
 func (p *page) downloaded(dir string) string {
 	p.t.Helper()
 	for end := time.Now().Add(patience); time.Now().Before(end); time.Sleep(40 * time.Millisecond) {
@@ -48,7 +48,7 @@ func (p *page) downloaded(dir string) string {
 	return ""
 }
 
-// allowClipboard gives the permissions that a person would, when asked.
+// allowClipboard grants the permissions that a person would grant when asked.
 func (p *page) allowClipboard() {
 	p.t.Helper()
 	for _, d := range []*browser.PermissionDescriptor{{Name: "clipboard-read"}, {Name: "clipboard-write"}, {Name: "clipboard-write", AllowWithoutSanitization: true}} {
@@ -59,7 +59,7 @@ func (p *page) allowClipboard() {
 	}
 }
 
-// clipboard is what a paste would give, read by another document of the gateway: the page's own focus stays.
+// clipboard returns the text that a paste would give. Another document of the gateway reads it, so that the page keeps its focus.
 func (p *page) clipboard() string {
 	p.t.Helper()
 	q := newPage(p.t, p.profile, p.origin)
@@ -67,7 +67,7 @@ func (p *page) clipboard() string {
 	return eval[string](q, `navigator.clipboard.readText()`)
 }
 
-// addToken writes a line into the token file, which the gateway reads again when it changes.
+// addToken writes a line into the token file. The gateway reads the file again when it changes.
 func (g *gateway) addToken(line string) {
 	g.t.Helper()
 	f, err := os.OpenFile(filepath.Join(g.dir, "tokens"), os.O_APPEND|os.O_WRONLY, 0)
@@ -80,7 +80,7 @@ func (g *gateway) addToken(line string) {
 	}
 }
 
-// openAs is open with another token, once the gateway knows it.
+// openAs is open with another token. It waits until the gateway knows the token.
 func (g *gateway) openAs(token string) *page {
 	g.t.Helper()
 	g.awaitToken(token)

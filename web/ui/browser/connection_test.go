@@ -36,7 +36,7 @@ func TestCutNetworkIsToldCountedAndRestored(t *testing.T) {
 	}
 }
 
-// TestPausedServerIsWaitedFor: the connection is not cut, there is only silence; the page gives it up by itself.
+// TestPausedServerIsWaitedFor: the server goes silent and the connection stays open. The page gives the connection up by itself.
 func TestPausedServerIsWaitedFor(t *testing.T) {
 	t.Parallel()
 	g := serve(t, "--single-process")
@@ -70,7 +70,7 @@ func TestLostSessionsAreSaidToBeLost(t *testing.T) {
 	p.newTerminal()
 }
 
-// TestStoppedGatewayTellsSo: nobody knows then whether sessions go on, and the page does not say it, however often it dials.
+// TestStoppedGatewayTellsSo: after a stop nobody knows whether sessions go on. The page never says that they do, however often it dials.
 func TestStoppedGatewayTellsSo(t *testing.T) {
 	t.Parallel()
 	g := serve(t)
@@ -143,7 +143,7 @@ func TestSecondTabViewsUntilItTakesOver(t *testing.T) {
 	q.enter("echo kept")
 	p.until("only the second typed", `/^kept$/m.test(`+text+`)`)
 	if eval[bool](p, `/echo lost/.test(`+text+`)`) {
-		t.Error("who was taken over from typed")
+		t.Error("the client that lost control typed")
 	}
 
 	p.do(chromedp.Reload())
@@ -169,24 +169,24 @@ func TestViewersRoleOnlyLooks(t *testing.T) {
 	q.run(`location.hash = ` + fmt.Sprintf("%q", address))
 	q.until("the viewer sees it", `/^visible$/m.test(`+text+`)`)
 	if eval[bool](q, `!!document.querySelector(".pane-note button")`) {
-		t.Error("the viewer is offered to take over")
+		t.Error("the page offers a viewer to take over")
 	}
 	q.run(`trl.tabs.current.takeOver()`)
 	q.until("and cannot take over", `/only watch/.test(document.querySelector(".notices").textContent) && trl.tabs.current.terminal.mode === "view"`)
 	if eval[int](q, `[...document.querySelectorAll(".sidebar button")].filter((b) => !b.hidden && /New session|End session|Rename/.test(b.getAttribute("aria-label"))).length`) != 0 {
-		t.Error("the viewer is offered what it may not do")
+		t.Error("the page offers a viewer an action that the role does not allow")
 	}
 	const offered = `trl.tabs.current.key.startsWith("activity/") && document.querySelector('.agent button[aria-label="Open a terminal"]').checkVisibility()`
 	for session, terminal := range map[string]bool{"bare": false, "web-1": true} {
 		q.openActivity(session)
 		q.until("there is what the session does", `document.querySelector(".agent-state").textContent.includes("`+session+`")`)
 		if eval[bool](q, offered) != terminal {
-			t.Errorf("a terminal to look at in %s: offered %t", session, !terminal)
+			t.Errorf("session %s: terminal offered to the viewer: %t", session, !terminal)
 		}
 	}
 }
 
-// TestSmallerWindowSeesTheLatestLines: whoever looks on has the size of another window, and none of it lies over the bars.
+// TestSmallerWindowSeesTheLatestLines: a watching page has the size of another window. Its terminal covers none of the bars.
 func TestSmallerWindowSeesTheLatestLines(t *testing.T) {
 	t.Parallel()
 	g := serve(t)
@@ -230,7 +230,7 @@ func TestSmallerWindowSeesTheLatestLines(t *testing.T) {
 	p.command("echo more")
 	q.until("it is there", `/^more$/m.test(`+screen+`)`)
 	if eval[float64](q, `document.querySelector(".screen-scroll").scrollTop`) != 0 {
-		t.Error("who has scrolled away is brought back")
+		t.Error("the view scrolled back to the cursor although the person had scrolled away")
 	}
 
 	p.enter(`printf '\e[?1049h'; read; printf '\e[?1049l'`)
@@ -252,15 +252,15 @@ func TestLinkToATerminalThatIsGone(t *testing.T) {
 	q := p.another("#/term/0123456789/9876543210")
 	q.until("it is said", `/no longer kept/.test(document.querySelector(".pane-note")?.textContent)`)
 	if eval[bool](q, `!document.querySelector(".banner").hidden`) {
-		t.Errorf("the connection was never away: %s", eval[string](q, `document.querySelector(".banner").textContent`))
+		t.Errorf("the page reports a lost connection, and none was lost: %s", eval[string](q, `document.querySelector(".banner").textContent`))
 	}
 	if offer := eval[string](q, `document.querySelector(".pane-note button")?.textContent ?? "nothing"`); offer != "New session" {
-		t.Errorf("in place of a terminal in a session that is not there is offered: %s", offer)
+		t.Errorf("for a terminal of a missing session the page offers: %s", offer)
 	}
 }
 
-// TestSilentNetworkIsTold: the page says that no answer comes while it still waits for one, counts from the last byte, and does not
-// say that nothing was missed when it does not know whether input arrived.
+// TestSilentNetworkIsTold: the page reports missing answers while it still waits for one, and counts the time from the last byte. If it does not know
+// whether input arrived, it does not say that nothing was lost.
 func TestSilentNetworkIsTold(t *testing.T) {
 	t.Parallel()
 	g := serve(t)
@@ -280,7 +280,7 @@ func TestSilentNetworkIsTold(t *testing.T) {
 		t.Error(said)
 	}
 	if eval[bool](p, `Number(/after (\d+) s/.exec(`+banner+`)?.[1]) < 12`) {
-		t.Errorf("it was away for longer: %s", eval[string](p, banner))
+		t.Errorf("the banner tells a shorter absence than there was: %s", eval[string](p, banner))
 	}
 	p.run(`trl.tabs.current.focus()`)
 	p.key("c", "KeyC", ctrl)
@@ -288,11 +288,12 @@ func TestSilentNetworkIsTold(t *testing.T) {
 	p.enter("echo $((1+1)) goes on")
 	p.until("typing works again", `/^2 goes on$/m.test(`+text+`)`)
 	if eval[bool](p, `document.querySelector(".latency").dataset.level === "off"`) {
-		t.Error("the status bar says that there is no answer")
+		t.Error("the status bar still says that there is no answer")
 	}
 }
 
-// TestAfterAnEndThereIsAWayOn: where a terminal's session has ended, by the server's end or by the person, the page offers another.
+// TestAfterAnEndThereIsAWayOn: a connection that the page gave up comes back with its terminals when it is retried. If a terminal's session has ended,
+// with the server or by the person, the page offers another session.
 func TestAfterAnEndThereIsAWayOn(t *testing.T) {
 	t.Parallel()
 	g := serve(t)
@@ -309,7 +310,7 @@ func TestAfterAnEndThereIsAWayOn(t *testing.T) {
 	p.run(`trl.tabs.current.focus()`)
 	p.command("echo after it")
 	if got := eval[int](p, text+`.match(/^before it$/mg).length`); got != 1 {
-		t.Errorf("the output of before is there %d times", got)
+		t.Errorf("the terminal shows the earlier output %d times, want 1", got)
 	}
 
 	const offered = `document.querySelector(".pane-note button")?.textContent === "New session"`

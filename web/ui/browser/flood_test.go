@@ -8,8 +8,8 @@ import (
 	"github.com/evanw/esbuild/pkg/api"
 )
 
-// TestLongLinesArePlainSoon: what a line with carriage returns comes to is what the regular expressions say that define it, and a megabyte
-// without an end of line takes no longer than one with many.
+// TestLongLinesArePlainSoon: Plain gives the same text as the regular expressions that define it, and a megabyte without a newline takes as little
+// time as a megabyte with many.
 func TestLongLinesArePlainSoon(t *testing.T) {
 	t.Parallel()
 	p := serve(t).open()
@@ -60,7 +60,7 @@ func TestLongLinesArePlainSoon(t *testing.T) {
 	}
 }
 
-// TestFloodOfMarksIsCheap: what prints marks without end fills no list, and the commands that come last are remembered.
+// TestFloodOfMarksIsCheap: the list of commands stays bounded under a flood of marks and has the latest commands.
 func TestFloodOfMarksIsCheap(t *testing.T) {
 	t.Parallel()
 	g := serve(t)
@@ -72,12 +72,12 @@ func TestFloodOfMarksIsCheap(t *testing.T) {
 	const blocks = `trl.tabs.current.marks.blocks`
 	p.until("the last mark", blocks+`.at(-1)?.exit === 20000`)
 	if got := eval[string](p, `JSON.stringify([`+blocks+`.length, `+blocks+`[0].exit, trl.tabs.current.xterm.markers.length <= 3 * `+blocks+`.length])`); got != "[1000,19001,true]" {
-		t.Errorf("commands, the first one's exit, whether there are markers for no others: %s", got)
+		t.Errorf("number of commands, exit code of the first, and whether no other markers are left: %s", got)
 	}
 	p.until("the last one is told", `/exit 20000/.test(document.querySelector(".readout .exit")?.textContent)`)
 }
 
-// TestCtrlCInAFlood: no more than 512 KiB come to the page between Ctrl-C and its echo. It draws 300 kB in a second here.
+// TestCtrlCInAFlood: at most 512 KiB come to the page between Ctrl-C and its echo. The page draws 300 kB per second here.
 func TestCtrlCInAFlood(t *testing.T) {
 	t.Parallel()
 	p := serve(t).open()
@@ -107,8 +107,8 @@ func TestCtrlCInAFlood(t *testing.T) {
 	p.key("c", "KeyC", ctrl)
 	p.until("the key's echo, or too much before it", `flood().over || flood().after > 1 << 20`)
 	if after := eval[int](p, `flood().after`); after > 512<<10 {
-		t.Errorf("at least %d bytes between the key and its echo", after)
+		t.Errorf("at least %d bytes came between the key and its echo", after)
 	} else {
-		t.Logf("%d bytes", after)
+		t.Logf("%d bytes came between the key and its echo", after)
 	}
 }

@@ -8,14 +8,14 @@ import (
 	"github.com/chromedp/chromedp"
 )
 
-// long prints 6,000 lines of 1,000 bytes that are 6,000 rows on the screen: more than is kept of a terminal.
+// long prints 6,000 lines of 1,000 bytes, each one row on the screen. The server keeps less of a terminal.
 const long = `seq 1 6000 | sed "s/\$/$(printf '\033[m%.0s' $(seq 320))/"`
 
-// after is every number that the terminal shows on a line of its own behind the words on the gap.
+// after lists the numbers that the terminal shows on lines of their own after the text about the gap.
 const after = text + `.split(/bytes of output are no longer kept\]\n/)[1].match(/^\d+$/mg).map(Number)`
 
-// TestGapIsToldAndTheRestIsShown: what was printed in an absence is more than is kept. What was seen before stays, what is kept comes, what is
-// between is told at its place and at the top, and nothing is said to run that nobody knows of.
+// TestGapIsToldAndTheRestIsShown: during a disconnect a program prints more than the server keeps. The page keeps the earlier output, shows the kept
+// output, reports the missing bytes at their place and in the banner, and shows no command as running whose state is unknown.
 func TestGapIsToldAndTheRestIsShown(t *testing.T) {
 	t.Parallel()
 	g := serve(t)
@@ -37,10 +37,10 @@ func TestGapIsToldAndTheRestIsShown(t *testing.T) {
 	p.until("the banner tells what is missing", `/Connection restored.*but something was lost because .* bytes of output are no longer kept/.test(document.querySelector(".banner").textContent)`)
 	p.until("the rest comes", `/^all of 6001$/m.test(`+text+`)`)
 	if !eval[bool](p, `/^seen before$/m.test(`+text+`)`) {
-		t.Error("what was seen before is gone")
+		t.Error("the output from before the disconnect is gone")
 	}
 	if !eval[bool](p, `/all of .*\n+\[[\d,]+ bytes of output are no longer kept\]\n.*\n\d+\n\d+\n/.test(`+text+`)`) {
-		t.Error("the gap is not told between what was seen and what is kept")
+		t.Error("the gap is not reported between the earlier output and the kept output")
 	}
 	if wrong := eval[string](p, `(() => { const n = `+after+`; const at = n.findIndex((v, i) => i > 1 && v !== n[i-1] + 1); return n.length < 3000 || n.at(-1) !== 6000 ? n.length + " lines to " + n.at(-1) : at > 0 ? n[at-1] + " before " + n[at] : "" })()`); wrong != "" {
 		t.Error(wrong)
@@ -50,7 +50,7 @@ func TestGapIsToldAndTheRestIsShown(t *testing.T) {
 	p.until("and its end is known", `/exit 0.*echo typed/.test(document.querySelector(".readout").textContent)`)
 }
 
-// TestReloadBesideAFullScreenProgram: its first words, which took the alternate screen and the arrow keys, are no longer kept.
+// TestReloadBesideAFullScreenProgram: the server no longer keeps the beginning of the program's output, which chose the alternate screen and the arrow keys.
 func TestReloadBesideAFullScreenProgram(t *testing.T) {
 	t.Parallel()
 	g := serve(t)
@@ -63,7 +63,7 @@ func TestReloadBesideAFullScreenProgram(t *testing.T) {
 	p.do(chromedp.Reload())
 	p.until("it is there again", `trl.tabs?.current?.xterm?.buffer.active.type === "alternate" && /^full\n\n  screen/.test(`+screen+`)`)
 	if modes := eval[string](p, `JSON.stringify([trl.tabs.current.xterm.modes.applicationCursorKeysMode, trl.tabs.current.xterm.modes.bracketedPasteMode])`); modes != "[true,true]" {
-		t.Errorf("modes %s", modes)
+		t.Errorf("application cursor keys and bracketed paste: %s, want both", modes)
 	}
 	p.key("c", "KeyC", ctrl)
 	p.until("a prompt", `/screen \^C\n.*[#$]\s*$/.test(`+screen+`)`) // what is typed before the kernel drops at ^C

@@ -10,8 +10,8 @@ import (
 	"github.com/chromedp/chromedp"
 )
 
-// TestLoginIsForOnePortAlone: a program on another port of the same host, which the browser asks for a page, is sent no login. Whoever logs
-// out has none left, and comes to the login page with what is still kept of the last one.
+// TestLoginIsForOnePortAlone: the browser sends no login to a program on another port of the same host. After a logout it has no login, and its stored
+// path leads to the login page.
 func TestLoginIsForOnePortAlone(t *testing.T) {
 	t.Parallel()
 	g := serve(t)
@@ -37,13 +37,13 @@ func TestLoginIsForOnePortAlone(t *testing.T) {
 	q.do(chromedp.Navigate(other.URL + "/again"))
 	mu.Lock()
 	if paths < 6 || strings.Join(sent, " ") != "ours=1" {
-		t.Errorf("%d requests to another port, with the cookies %q", paths, sent)
+		t.Errorf("%d requests went to the other port, with the cookies %q", paths, sent)
 	}
 	mu.Unlock()
 
 	second := p.another("") // the same person, in another tab
 	if where := eval[string](p, `location.href + " " + document.referrer + " " + history.length`); strings.Contains(where, "/at/") {
-		t.Errorf("the login's path is in sight: %s", where)
+		t.Errorf("the address, the referrer or the history shows the path of the login: %s", where)
 	}
 	p.expectOffline()
 	second.expectOffline()
@@ -64,7 +64,7 @@ func TestLoginIsForOnePortAlone(t *testing.T) {
 	second.until("and stays so", `location.pathname === "/login"`)
 }
 
-// TestLoginPageSaysWhatItWants: the field has its label in sight, the page is as light or dark as was chosen, and a link that does not log in is told as one.
+// TestLoginPageSaysWhatItWants: the field has a visible label, the page has the chosen theme, and the page explains why a login link does not work.
 func TestLoginPageSaysWhatItWants(t *testing.T) {
 	t.Parallel()
 	g := serve(t)

@@ -19,14 +19,14 @@ const (
 	recorded = `trl.tabs.current.element.querySelector(".pane-bar .rec-dot")`
 )
 
-// TestARecordingIsPlayed: a terminal that is recorded says so; what was on it is what the player shows, at each place.
+// TestARecordingIsPlayed: a recorded terminal says that it is recorded. The player shows the screen that the terminal had at each position.
 func TestARecordingIsPlayed(t *testing.T) {
 	t.Parallel()
 	g := serve(t)
 	p := g.open()
 	p.newTerminal()
 	if eval[bool](p, "!!"+recorded) || eval[bool](p, `!!document.querySelector(".session .rec:not([hidden])")`) {
-		t.Error("it is said to be recorded, and is not")
+		t.Error("the page says that a terminal is recorded that is not")
 	}
 	p.run(`trl.choose({record: true})`)
 	p.run(`trl.workspace.newTerminal(trl.tabs.current.session)`)
@@ -46,7 +46,7 @@ func TestARecordingIsPlayed(t *testing.T) {
 	p.run(tapeRow + `.querySelector("button").click()`)
 	p.until("the player has it", `trl.tabs.current.key.startsWith("play/") && `+tape+`?.length > 0`)
 	if shown, at := eval[string](p, played), eval[float64](p, tape+`.position`); at != 0 || strings.Contains(shown, "third") {
-		t.Errorf("it begins at %v with %q", at, shown)
+		t.Errorf("the recording begins at %v with %q", at, shown)
 	}
 	if n := eval[int](p, tape+`.cast.marks.length`); n != 4 {
 		t.Errorf("%d marks, want 4: three commands and exit", n)
@@ -57,7 +57,7 @@ func TestARecordingIsPlayed(t *testing.T) {
 	p.until("the end", tape+`.over`)
 	p.until("all of it is drawn", `/third\n/.test(`+played+`)`)
 	if got := eval[string](p, played); !strings.HasPrefix(got, shown) {
-		t.Errorf("played\n%s\nwas\n%s", got, shown)
+		t.Errorf("the player shows\n%s\nthe terminal showed\n%s", got, shown)
 	}
 	p.key("Home", "Home")
 	p.until("the beginning", tape+`.position === 0 && !/third/.test(`+played+`)`)
@@ -81,7 +81,7 @@ func TestARecordingIsPlayed(t *testing.T) {
 	p.until("it plays", tape+`.playing && document.querySelector('.player-controls button[aria-label="Stop"]')`)
 	p.until("to the end", `!`+tape+`.playing && `+tape+`.over && /third/.test(`+played+`)`)
 	if words := eval[string](p, `document.querySelector(".player-bar").getAttribute("aria-valuetext")`); !strings.Contains(words, " of ") {
-		t.Errorf("a screen reader hears %q", words)
+		t.Errorf("the seek bar's text for screen readers is %q", words)
 	}
 
 	// The address is one; so are the downloads.
@@ -95,7 +95,7 @@ func TestARecordingIsPlayed(t *testing.T) {
 		var text []byte
 		for end := time.Now().Add(patience); !strings.HasPrefix(string(text), version); time.Sleep(50 * time.Millisecond) {
 			if time.Now().After(end) {
-				t.Fatalf("no download that begins with %s", version)
+				t.Fatalf("no download begins with %s", version)
 			}
 			files, _ := filepath.Glob(filepath.Join(dir, "web-1-*.cast"))
 			for _, file := range files {
@@ -113,7 +113,7 @@ func TestARecordingIsPlayed(t *testing.T) {
 	p.until("it is gone", `document.querySelector(".recordings").hidden && /No recordings/.test(document.querySelector(".stage .empty").textContent)`)
 }
 
-// TestSizesArePlayed: a recording has the size that the terminal had, at each time; and one that is being made is shown as far as it is.
+// TestSizesArePlayed: a recording has the size that the terminal had at each time. The player shows a recording in progress as far as it goes.
 func TestSizesArePlayed(t *testing.T) {
 	t.Parallel()
 	g := serve(t, "--record", "terminals")
@@ -147,7 +147,7 @@ func TestSizesArePlayed(t *testing.T) {
 			break
 		}
 		if time.Now().After(end) {
-			t.Fatal("what came since is not there")
+			t.Fatal("the later output is missing")
 		}
 	}
 }

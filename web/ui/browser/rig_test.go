@@ -29,7 +29,7 @@ import (
 	"trl/internal/testkit"
 )
 
-// patience bounds every wait on a busy machine; nothing takes a tenth of it unless it hangs.
+// patience bounds every wait on a busy machine. Work that does not hang takes less than a tenth of it.
 const patience = 60 * time.Second
 
 var (
@@ -105,7 +105,7 @@ func serve(t testing.TB, args ...string) *gateway {
 	return g
 }
 
-// start starts the gateway, the second time at the address of the first. Another connection of this machine may use its port for a moment.
+// start starts the gateway, and starts it again at its first address. Another connection of this machine may use that port for a moment.
 func (g *gateway) start(args ...string) {
 	g.t.Helper()
 	for until := time.Now().Add(time.Minute); !g.tryStart(args...); time.Sleep(100 * time.Millisecond) {
@@ -153,19 +153,19 @@ func (g *gateway) tryStart(args ...string) bool {
 	return true
 }
 
-// stop ends it the usual way.
+// stop ends the gateway with TERM.
 func (g *gateway) stop() {
 	g.keeper.Process.Signal(syscall.SIGTERM)
 	g.keeper.Wait()
 }
 
-// crash ends it, keeper and all, in the worst way.
+// crash ends the gateway and its keeper with KILL.
 func (g *gateway) crash() {
 	g.keeper.Process.Kill()
 	g.keeper.Wait()
 }
 
-// run runs a command over the API, as an agent's program would.
+// run runs a command over the API, like the program of an agent.
 func (g *gateway) run(session, command string) string {
 	g.t.Helper()
 	out, _ := g.command(session, command).CombinedOutput() // a command that fails is a result
@@ -178,7 +178,7 @@ func (g *gateway) command(session, command string) *exec.Cmd {
 	return cmd
 }
 
-// background runs a command over the API and does not wait for it.
+// background starts a command over the API and does not wait for its end.
 func (g *gateway) background(session, command string) {
 	g.t.Helper()
 	cmd := g.command(session, command)
@@ -191,15 +191,15 @@ func (g *gateway) background(session, command string) {
 	})
 }
 
-// proxy stands between the browser and the gateway, to be cut.
+// proxy is a TCP proxy between the browser and the gateway that tests can cut.
 type proxy struct {
 	net.Listener
 	to string
 
 	mu    sync.Mutex
 	open  map[net.Conn]struct{} // guarded by mu
-	close bool                  // guarded by mu; nobody gets through
-	quiet bool                  // guarded by mu; connections stand, and what is sent is lost
+	close bool                  // guarded by mu; new connections are closed
+	quiet bool                  // guarded by mu; connections stay open and bytes are dropped
 }
 
 func (g *gateway) proxy() *proxy {
@@ -273,14 +273,14 @@ func (p *proxy) cut() {
 	}
 }
 
-// hush loses what is sent from here on, without a word, until mend.
+// hush drops all bytes until mend and leaves the connections open.
 func (p *proxy) hush() {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.quiet = true
 }
 
-// mend lets connections through again. Those that lost something end.
+// mend lets bytes through again. Connections that lost bytes end.
 func (p *proxy) mend() {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -292,7 +292,7 @@ func (p *proxy) mend() {
 	p.close, p.quiet = false, false
 }
 
-// page is one tab. What it logs as an error, throws, or asks of anyone but its gateway fails the test.
+// page is one tab. An error in its log, an exception, or a request to another server than its gateway fails the test.
 type page struct {
 	t       testing.TB
 	ctx     context.Context
@@ -328,7 +328,7 @@ func (g *gateway) openAt(origin, token string, options ...chromedp.Action) *page
 	return p
 }
 
-// another opens one more tab of the same browser context: the same person.
+// another opens one more tab of the same browser context, and so of the same person.
 func (p *page) another(address string) *page {
 	p.t.Helper()
 	q := newPage(p.t, p.profile, p.origin)
@@ -391,7 +391,7 @@ func (p *page) hear(ev any) {
 	}
 }
 
-// expectOffline: from here on requests may fail.
+// expectOffline allows requests to fail from now on.
 func (p *page) expectOffline() {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -405,7 +405,7 @@ func (p *page) do(actions ...chromedp.Action) {
 	}
 }
 
-// eval gives what an expression, or the promise it makes, is.
+// eval returns the value of an expression, or of its promise.
 func eval[T any](p *page, js string) T {
 	p.t.Helper()
 	var v T
@@ -438,7 +438,7 @@ func (p *page) until(what, js string) {
 	}
 }
 
-// newTerminal opens a session with a terminal by the button that is there for that, and waits for its prompt.
+// newTerminal opens a session with a terminal by its button and waits for the prompt.
 func (p *page) newTerminal() {
 	p.t.Helper()
 	n := eval[int](p, `trl.tabs.views.length`)
@@ -461,13 +461,13 @@ const (
 	tail = `(() => { const b = trl.tabs.current.xterm.buffer.normal; return Array.from({length: Math.min(60, b.length)}, (_, n) => b.getLine(b.length - Math.min(60, b.length) + n).translateToString(true)).join("\n") })()`
 )
 
-// modifiers of a key
+// Modifiers of a key.
 const (
 	ctrl  = input.ModifierCtrl
 	shift = input.ModifierShift
 )
 
-// key presses and releases a key as a keyboard does: code is its place, key what it gives.
+// key presses and releases a key like a keyboard. code is the place of the key, key its value.
 func (p *page) key(key, code string, modifiers ...input.Modifier) {
 	p.t.Helper()
 	var all input.Modifier
@@ -495,7 +495,7 @@ func printed(key string) string {
 	return ""
 }
 
-// virtual is the key's Windows code, which xterm.js still goes by.
+// virtual returns the Windows code of a key, which xterm.js still uses.
 func virtual(key, code string) int64 {
 	named := map[string]int64{
 		"Enter": 13, "Escape": 27, "Tab": 9, "Backspace": 8, "Delete": 46, "ArrowLeft": 37, "ArrowUp": 38, "ArrowRight": 39, "ArrowDown": 40, " ": 32,
@@ -509,7 +509,7 @@ func virtual(key, code string) int64 {
 	return 0
 }
 
-// enter puts text in as an input method does, all at once, and presses Enter: a test that is about keys uses write.
+// enter inserts text at once, like an input method, and presses Enter. Tests of keys use write.
 func (p *page) enter(text string) {
 	p.t.Helper()
 	p.do(input.InsertText(text))
@@ -537,7 +537,7 @@ func (p *page) write(text string) {
 	}
 }
 
-// waitFor waits for what no page tells.
+// waitFor waits for a condition that no page shows.
 func waitFor(t testing.TB, what string, ok func() bool) {
 	t.Helper()
 	for end := time.Now().Add(patience); !ok(); time.Sleep(20 * time.Millisecond) {

@@ -132,7 +132,7 @@ func TestScreenshots(t *testing.T) {
 	}
 }
 
-// writeFiles puts a small project and a shell's settings into the sessions' home.
+// writeFiles writes a small project and the settings of a shell into the home of the sessions.
 func (g *gateway) writeFiles() {
 	g.t.Helper()
 	for name, text := range map[string]string{

@@ -9,7 +9,7 @@ import (
 	"github.com/chromedp/chromedp"
 )
 
-// guest opens an address in a browser that has never been here.
+// guest opens an address in a new browser context.
 func (g *gateway) guest(address string) *page {
 	g.t.Helper()
 	profile, err := target.CreateBrowserContext().Do(browserOf(chromium))
@@ -22,7 +22,7 @@ func (g *gateway) guest(address string) *page {
 	return p
 }
 
-// share makes a link by the session's dialog, as a person does, and closes it.
+// share makes a link with the dialog of a session, like a person, and closes the dialog.
 func (p *page) share(what, mode string) (address string) {
 	p.t.Helper()
 	p.run(`(document.querySelector('.session.on button[aria-label="Share"]') ?? document.querySelector('.session button[aria-label="Share"]')).click()`)
@@ -53,21 +53,21 @@ func TestLinkToLook(t *testing.T) {
 	guest.until("and sees what is on it", `/^shown to all$/m.test(`+text+`)`)
 	guest.until("who is told what he is", `/guest of admin \(may watch\)/.test(document.querySelector(".statusbar").textContent)`)
 	if where := eval[string](guest, `location.href`); strings.Contains(where, "token") {
-		t.Errorf("the token is in the address bar: %s", where)
+		t.Errorf("the address bar shows the token: %s", where)
 	}
 	if eval[bool](guest, `[...document.querySelectorAll("button")].some((b) => b.checkVisibility() && /Take over|New session|Pool|Share/.test(b.textContent + b.getAttribute("aria-label")))`) {
-		t.Error("a guest who may only look is offered more")
+		t.Error("the page offers a watching guest more than to watch")
 	}
 	guest.run(`trl.tabs.current.focus()`)
 	guest.enter("echo typed by a guest")
 	refused := eval[string](guest, `trl.connection.call("term.input", {term_id: trl.tabs.current.term, data: "echo by hand\n"}).then(() => "taken", (e) => e.code)`)
 	if refused != "FORBIDDEN" {
-		t.Errorf("input past the page: %s", refused)
+		t.Errorf("input of a watching guest was answered with %s", refused)
 	}
 	owner.command("echo the last")
 	guest.until("it goes on live", `/^the last$/m.test(`+text+`)`)
 	if got := eval[string](owner, text); strings.Contains(got, "guest") || strings.Contains(got, "by hand") {
-		t.Errorf("a guest who may only look typed:\n%s", got)
+		t.Errorf("a watching guest typed:\n%s", got)
 	}
 	guest.do(chromedp.Reload())
 	guest.until("it is there again after a reload", there+` && /^the last$/m.test(`+text+`)`)
@@ -87,7 +87,7 @@ func TestLinkToLook(t *testing.T) {
 	guest.until("and stays out", `/expired or was revoked/.test(document.body.innerText) && !trl.connection.up && `+nothingOffered)
 }
 
-// nothingOffered to a guest whose link opens nothing any more.
+// nothingOffered is true if the page offers nothing to a guest whose link no longer works.
 const nothingOffered = `!/You are a guest/.test(document.body.innerText) && ![...document.querySelectorAll("button")].some((b) => b.checkVisibility() && /Take over|New session|New terminal|End session|Rename|Share/.test(b.textContent + b.getAttribute("aria-label")))`
 
 func TestLinkToWorkInASession(t *testing.T) {
@@ -107,13 +107,13 @@ func TestLinkToWorkInASession(t *testing.T) {
 	guest.enter("pwd")
 	guest.until("it is in the session's directory", `/^\/usr$/m.test(`+text+`)`)
 	if got := g.run("shared", "pwd"); got != "/usr\n" {
-		t.Errorf("the session afterwards: %s", got)
+		t.Errorf("pwd of the session prints %q, want /usr", got)
 	}
 	guest.run(`trl.workspace.openActivity(trl.sessions.list[0].session_id)`)
 	guest.until("the owner's commands", `/exit 0|ok|pwd/.test(document.querySelector(".block")?.textContent)`)
 	for _, method := range []string{"session.create", "session.destroy", "share.list", "system.stats"} {
 		if got := eval[string](guest, `trl.connection.call("`+method+`", {session_id: trl.sessions.list[0].session_id}).then(() => "taken", (e) => e.code)`); got != "FORBIDDEN" {
-			t.Errorf("%s: %s", method, got)
+			t.Errorf("%s of a guest was answered with %s", method, got)
 		}
 	}
 

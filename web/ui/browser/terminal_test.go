@@ -72,7 +72,7 @@ func TestSizeIsExact(t *testing.T) {
 	agree("third")
 }
 
-// everyLine counts 1…n in the scrollback: each once, in order.
+// everyLine is empty if the scrollback has the numbers 1…n, each once and in order. Otherwise it names the first wrong line.
 const everyLine = `((n) => {
 	const seen = %s.split("\n").filter((line) => /^\d+$/.test(line)).map(Number);
 	for (let i = 0; i < n; i++) if (seen[i] !== i + 1) return "line " + (i + 1) + " is " + seen[i];
@@ -96,7 +96,7 @@ func TestReloadInTheMiddleOfOutputShowsEveryLineOnce(t *testing.T) {
 	p.until("it is in control still", `/^still 42$/m.test(`+tail+`)`)
 }
 
-// TestFloodYieldsToCtrlC: the page stays alive under 50 MB of output, and Ctrl-C has its effect as soon as what is on its way is drawn.
+// TestFloodYieldsToCtrlC: the page responds under 50 MB of output, and Ctrl-C has its effect after the output that was already on its way.
 func TestFloodYieldsToCtrlC(t *testing.T) {
 	g := serve(t)
 	p := g.open()
@@ -121,7 +121,7 @@ func TestFloodYieldsToCtrlC(t *testing.T) {
 		t.Errorf("%d bytes came after Ctrl-C", came)
 	}
 	if eval[bool](p, `/^done$/m.test(`+tail+`)`) {
-		t.Error("it had ended before")
+		t.Error("the command had ended before Ctrl-C")
 	}
 	p.enter("seq 1 3000 | tail -1; head -c 37500000 /dev/zero | base64 | tail -c 20; echo whole")
 	p.until("the next command runs", `/^whole$/m.test(`+tail+`)`)
@@ -173,7 +173,7 @@ func TestSearchFindsAndCounts(t *testing.T) {
 	p.until("the terminal has the focus again", `document.querySelector(".find").hidden && document.activeElement.classList.contains("xterm-helper-textarea")`)
 }
 
-// paste does what Ctrl+V does, with what is in the clipboard.
+// paste puts text into the clipboard and presses Ctrl+Shift+V.
 func (p *page) paste(text string) {
 	p.t.Helper()
 	eval[any](p, fmt.Sprintf(`navigator.clipboard.writeText(%q).then(() => { trl.tabs.current.focus(); return true })`, text))
@@ -208,7 +208,7 @@ func TestSeveralLinesAreShownBeforeTheyArePasted(t *testing.T) {
 	p.until("they run on Enter", `/^second$/m.test(`+text+`)`)
 }
 
-// TestHugePasteArrivesWhole: it is more than one message may have, and more than waits for a program that does not read yet.
+// TestHugePasteArrivesWhole: a paste is larger than a message may be and larger than the server's buffer for a program that does not read yet.
 func TestHugePasteArrivesWhole(t *testing.T) {
 	t.Parallel()
 	g := serve(t)
@@ -229,7 +229,7 @@ func TestHugePasteArrivesWhole(t *testing.T) {
 	// The kernel prints echo that it still has after what sha1sum prints, and drops some of it when the terminal is slow.
 	p.until("all of it has arrived", fmt.Sprintf(`output.tail.includes("%x  -\r\n")`, want))
 	if eval[int](p, `lost`) != 0 {
-		t.Error("it cost the connection")
+		t.Error("the paste ended the connection")
 	}
 	if n := eval[int](p, `output.gaps`); n != 0 {
 		t.Errorf("%d gaps in the output", n)
@@ -295,7 +295,7 @@ func TestCommandBlocks(t *testing.T) {
 	}
 }
 
-// TestCommandThatEndsItsShell: the shell prints no mark for it, and it does not seem to run for ever.
+// TestCommandThatEndsItsShell: the shell prints no end mark for such a command. The page shows it as ended nevertheless.
 func TestCommandThatEndsItsShell(t *testing.T) {
 	t.Parallel()
 	g := serve(t)
@@ -318,7 +318,7 @@ func TestLostGraphicsDoNotLoseTheScreen(t *testing.T) {
 	p.run(`trl.choose({webgl: true})`)
 	p.newTerminal()
 	if !eval[bool](p, `[...document.querySelectorAll(".xterm-screen canvas")].some((c) => c.getContext("webgl2"))`) {
-		t.Log("no WebGL here: what follows is the fallback from the start")
+		t.Log("without WebGL the page draws with elements from the start")
 	}
 	p.run(`document.querySelectorAll(".xterm-screen canvas").forEach((c) => c.getContext("webgl2")?.getExtension("WEBGL_lose_context")?.loseContext())`)
 	p.enter(`printf '\e[38;2;10;200;30mstill\e[0m drawn\n'`)
@@ -326,7 +326,7 @@ func TestLostGraphicsDoNotLoseTheScreen(t *testing.T) {
 	p.until("in its colour", `[...document.querySelectorAll(".xterm-rows span")].some((s) => s.textContent === "still" && s.style.color)`)
 }
 
-// TestCommandsEndAfterTheirPromptIsGone: a command whose prompt has left the buffer is told of like any other.
+// TestCommandsEndAfterTheirPromptIsGone: the page reports the end of a command whose prompt has left the buffer.
 func TestCommandsEndAfterTheirPromptIsGone(t *testing.T) {
 	t.Parallel()
 	g := serve(t)
@@ -338,17 +338,17 @@ func TestCommandsEndAfterTheirPromptIsGone(t *testing.T) {
 		p.until("its end is told", fmt.Sprintf(`/exit %d/.test(document.querySelector(".readout .exit")?.textContent)`, 11+n))
 		p.prompt()
 		if eval[bool](p, `!!trl.tabs.current.marks.running || trl.tabs.current.marks.current.took === undefined`) {
-			t.Errorf("%s: it still runs, or nobody knows how long it took", command)
+			t.Errorf("%s: the page shows it as running, or without its duration", command)
 		}
 	}
 	p.enter("echo next")
 	p.until("the next has ended", `trl.tabs.current.marks.current.command === "echo next" && trl.tabs.current.marks.current.ended`)
 	if got := eval[int](p, `trl.tabs.current.marks.blocks.filter((b) => b.prompt.isDisposed).length`); got != 0 {
-		t.Errorf("%d commands are kept whose prompts are gone", got)
+		t.Errorf("the page keeps %d commands whose prompts are gone", got)
 	}
 }
 
-// TestHalvesOfACharacterAreTyped: browsers and input methods may give what UTF-16 has two units for one by one.
+// TestHalvesOfACharacterAreTyped: a browser or an input method may pass on the two units of a surrogate pair one by one.
 func TestHalvesOfACharacterAreTyped(t *testing.T) {
 	t.Parallel()
 	g := serve(t)
@@ -359,12 +359,12 @@ func TestHalvesOfACharacterAreTyped(t *testing.T) {
 	}
 	p.until("what is whole arrives", `/^😀 lone$/m.test(`+text+`)`)
 	if told := eval[string](p, `document.querySelector(".notices").textContent`); told != "" {
-		t.Errorf("the page says: %s", told)
+		t.Errorf("the page reports: %s", told)
 	}
 }
 
-// TestWidthsAreThoseOfGraphemes: what people see as one character has the width that other terminals give it, and the gateway's own
-// emulator, whose screen somebody else may get, agrees.
+// TestWidthsAreThoseOfGraphemes: a grapheme has the same width as in other terminals, and the gateway's own emulator, which draws screens for
+// clients, agrees.
 func TestWidthsAreThoseOfGraphemes(t *testing.T) {
 	t.Parallel()
 	g := serve(t)
@@ -389,7 +389,7 @@ func TestWidthsAreThoseOfGraphemes(t *testing.T) {
 		page := eval[int](p, `trl.tabs.current.xterm.buffer.active.cursorX`)
 		gateway := eval[int](p, fmt.Sprintf(`trl.connection.call("term.snapshot", {term_id: %q}).then((s) => s.cursor.col)`, term))
 		if page != w.width || gateway != w.width {
-			t.Errorf("%q has width %d: the page has %d, the gateway's screen %d", w.text, w.width, page, gateway)
+			t.Errorf("%q: width %d in the page, %d in the gateway's screen, want %d", w.text, page, gateway, w.width)
 		}
 		p.run(`trl.tabs.current.terminal.input("\r")`)
 	}

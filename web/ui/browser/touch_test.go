@@ -38,7 +38,7 @@ func (p *page) swipe(from, to float64) {
 	p.touch(input.TouchEnd)
 }
 
-// place is the middle of a cell, counted from the upper left.
+// place returns the middle of a cell, counted from the upper left.
 func (p *page) place(col, row int) []float64 {
 	p.t.Helper()
 	return eval[[]float64](p, fmt.Sprintf(`((grid, {cols, rows}) => [grid.left + (%d + .5) * grid.width / cols, grid.top + (%d + .5) * grid.height / rows])(document.querySelector(".xterm-screen").getBoundingClientRect(), trl.tabs.current.xterm)`, col, row))
@@ -46,7 +46,7 @@ func (p *page) place(col, row int) []float64 {
 
 const viewportY = `trl.tabs.current.xterm.buffer.active.viewportY`
 
-// TestFingerScrolls: a finger moves the scrollback, with momentum, and a full-screen program as a wheel does.
+// TestFingerScrolls: a finger scrolls the scrollback, with momentum, and turns the wheel for a full-screen program.
 func TestFingerScrolls(t *testing.T) {
 	t.Parallel()
 	g := serve(t)
@@ -90,7 +90,7 @@ func TestFingerScrolls(t *testing.T) {
 	p.until("PgUp scrolls at the prompt", fmt.Sprintf(`%s < %d`, viewportY, bottom))
 }
 
-// TestFingerSelectsAndPastes: a finger that rests selects a word, dragging extends that, and both ways through the clipboard have a key.
+// TestFingerSelectsAndPastes: a resting finger selects a word, and dragging extends the selection. Copy and Paste have keys.
 func TestFingerSelectsAndPastes(t *testing.T) {
 	g := serve(t)
 	p := g.phone()
@@ -106,13 +106,13 @@ func TestFingerSelectsAndPastes(t *testing.T) {
 	p.touch(input.TouchEnd)
 	p.until("it is copied", `/Copied 2 lines/.test(document.querySelector(".notices").textContent)`)
 	if eval[bool](p, `Math.max(...[...document.querySelectorAll(".notice")].map((n) => n.getBoundingClientRect().bottom)) > document.querySelector(".keybar").getBoundingClientRect().top`) {
-		t.Error("the notice covers keys")
+		t.Error("the notice covers the keys")
 	}
 	if got := p.clipboard(); got != "two-and three four\nfi" {
 		t.Errorf("the clipboard has %q", got)
 	}
 	if got := eval[string](p, selection); got != "two-and three four\nfi" {
-		t.Errorf("afterwards is selected: %q", got)
+		t.Errorf("the selection is %q afterwards", got)
 	}
 
 	p.run(`navigator.clipboard.writeText("something else")`)

@@ -38,7 +38,7 @@ func TestActivityOfASessionDrivenOverTheAPI(t *testing.T) {
 	p.until("the queue", `/waits for its turn/.test(document.querySelector(".queue").textContent)`)
 
 	if !eval[bool](p, block(1)+`.querySelector(".danger").disabled`) {
-		t.Error("cancel without having taken over")
+		t.Error("Cancel is enabled before the person has taken over")
 	}
 	p.do(chromedp.Click(`.agent .pane-tools button:not(.icon)`, chromedp.ByQuery))
 	p.until("it has been taken over", `!document.querySelector(".prompt").hidden && !`+block(1)+`.querySelector(".danger").disabled`)
@@ -123,7 +123,7 @@ func TestEverythingByKeyboard(t *testing.T) {
 	p.until("and the focus is back in the terminal", `!document.querySelector("dialog") && document.activeElement.classList.contains("xterm-helper-textarea")`)
 	for _, never := range []string{"R", "W", "T"} {
 		if eval[bool](p, `(() => { const e = new KeyboardEvent("keydown", {key: "`+strings.ToLower(never)+`", code: "Key`+never+`", ctrlKey: true, bubbles: true, cancelable: true}); document.body.dispatchEvent(e); return e.defaultPrevented; })()`) {
-			t.Errorf("Ctrl+%s is bound", never)
+			t.Errorf("the page binds Ctrl+%s", never)
 		}
 	}
 }
@@ -153,7 +153,7 @@ func TestPhoneHasKeysAndADrawer(t *testing.T) {
 	}
 }
 
-// TestNothingIsCutOnAPhone: what is there can be seen or scrolled to, at 375 pixels.
+// TestNothingIsCutOnAPhone: at a width of 375 pixels everything is visible or can be scrolled to.
 func TestNothingIsCutOnAPhone(t *testing.T) {
 	t.Parallel()
 	g := serve(t, "--record", "all")
@@ -287,7 +287,7 @@ func TestBusyTerminalIsBusyInEveryWindow(t *testing.T) {
 	asked := eval[int](p, `(trl.listed = 0, trl.sessions.changed.on(() => trl.listed++), trl.listed)`)
 	p.until("the list came twice", fmt.Sprintf(`trl.listed > %d`, asked+1))
 	if !eval[bool](p, busy) {
-		t.Errorf("with its tab closed the row says %s", eval[string](p, row+`.innerText`))
+		t.Errorf("after its tab was closed the row says %s", eval[string](p, row+`.innerText`))
 	}
 	q.run(row + `.querySelector('button[aria-label="End session"]').click()`)
 	q.until("who ends it is told what runs", `/running sleep 1000/.test(document.querySelector("dialog")?.textContent)`)
@@ -296,7 +296,7 @@ func TestBusyTerminalIsBusyInEveryWindow(t *testing.T) {
 	q.until("its activity shows it, too", `/running in a terminal/.test(document.querySelector(".agent-state").textContent)`)
 }
 
-// TestUnnamedSessionsCanBeToldApart: the names of sessions without one differ, and a tab keeps its session's name when that is gone.
+// TestUnnamedSessionsCanBeToldApart: the page shows unnamed sessions under different names, and a tab keeps the name of its session after its end.
 func TestUnnamedSessionsCanBeToldApart(t *testing.T) {
 	t.Parallel()
 	g := serve(t)
@@ -325,7 +325,7 @@ func TestUnnamedSessionsCanBeToldApart(t *testing.T) {
 	}
 }
 
-// TestActivityFollowsItsEnd: the view shows the latest command whatever is added below it, and what one runs oneself wherever one has scrolled to.
+// TestActivityFollowsItsEnd: the view keeps the latest command visible, and scrolls to a command that the person runs in it.
 func TestActivityFollowsItsEnd(t *testing.T) {
 	t.Parallel()
 	g := serve(t)
@@ -349,7 +349,7 @@ func TestActivityFollowsItsEnd(t *testing.T) {
 	p.until("it has been taken over", `!document.querySelector(".prompt").hidden`)
 	p.until("the prompt takes nothing of the end", end)
 	if over := eval[string](p, `(() => { const run = document.querySelector(".prompt button").getBoundingClientRect(); return [...document.querySelectorAll(".notice")].filter((n) => { const box = n.getBoundingClientRect(); return box.bottom > run.top && box.right > run.left; }).map((n) => n.textContent).join() })()`); over != "" {
-		t.Errorf("over the Run button lies %q", over)
+		t.Errorf("the Run button is covered by %q", over)
 	}
 	p.run(list + `.scrollTop = 0`)
 	p.until("the view stays where it was scrolled to", `!trl.tabs.current.atEnd`)
@@ -360,11 +360,11 @@ func TestActivityFollowsItsEnd(t *testing.T) {
 	p.run(fmt.Sprintf(`trl.connection.call("process.start", {session_id: `+sessionID+`, command: "python3 -u -m http.server --bind 127.0.0.1 0"})`, "agent"))
 	p.until("the process and its port", `/^:\d+$/.test(document.querySelector(".process .port")?.textContent)`)
 	if !eval[bool](p, `((side, end) => side.scrollWidth <= side.clientWidth && end.right <= innerWidth)(document.querySelector(".agent-side"), document.querySelector(".process .danger").getBoundingClientRect())`) {
-		t.Error("the column beside it is too narrow for a process")
+		t.Error("the column of processes is too narrow")
 	}
 }
 
-// TestWhereOneIsIsInSight: among many sessions and tabs the list and the tab bar show the one that is open, and that there are more.
+// TestWhereOneIsIsInSight: among many sessions and tabs, the list and the tab bar show the open one and say that there are more.
 func TestWhereOneIsIsInSight(t *testing.T) {
 	t.Parallel()
 	g := serve(t)
@@ -400,7 +400,7 @@ func TestWhereOneIsIsInSight(t *testing.T) {
 	inside("also in a smaller window", ".tab.on", ".tabs")
 }
 
-// TestRestoredTabsWaitToBeShown: a reload attaches to the terminal in sight, and to the others when they are shown.
+// TestRestoredTabsWaitToBeShown: a reload attaches to the visible terminal, and to another one when it is shown.
 func TestRestoredTabsWaitToBeShown(t *testing.T) {
 	t.Parallel()
 	g := serve(t)
@@ -424,10 +424,10 @@ func TestRestoredTabsWaitToBeShown(t *testing.T) {
 	p.do(chromedp.Reload())
 	p.until("the tab in sight is there", `typeof trl === "object" && trl.connection.up && /^number 3$/m.test(trl.tabs.current?.text?.())`)
 	if got := eval[string](p, `JSON.stringify([trl.tabs.views.length, trl.tabs.views.filter((v) => v.opened).length, attached])`); got != "[3,1,1]" {
-		t.Errorf("tabs, those drawn, attaches: %s", got)
+		t.Errorf("number of tabs, of drawn terminals and of attaches: %s", got)
 	}
 	if n := eval[int](p, `trl.tabs.views.filter((v) => v.webgl).length`); n > 1 {
-		t.Errorf("%d terminals are drawn by the graphics card", n)
+		t.Errorf("%d terminals use WebGL", n)
 	}
 	p.run(`trl.choose({ webgl: false })`)
 	p.run(`trl.tabs.select(trl.tabs.views[0])`)
@@ -437,7 +437,7 @@ func TestRestoredTabsWaitToBeShown(t *testing.T) {
 	p.until("typing works", `/^typed 42$/m.test(`+text+`)`)
 }
 
-// TestRatesAreDrawnOverTheirTime: a rate is of the time between two looks; where these are far apart it is no slope.
+// TestRatesAreDrawnOverTheirTime: the plot draws a rate as a level over the time between two samples, also if they are far apart.
 func TestRatesAreDrawnOverTheirTime(t *testing.T) {
 	t.Parallel()
 	g := serve(t)
@@ -450,16 +450,16 @@ func TestRatesAreDrawnOverTheirTime(t *testing.T) {
 		return document.querySelectorAll(".plot")[1].querySelector("polyline.c1").getAttribute("points").split(" ").map((p) => p.split(",").map(Number));
 	})()`)
 	if len(points) != 6 {
-		t.Fatalf("three rates are drawn as %v", points)
+		t.Fatalf("the plot draws three rates as %v", points)
 	}
 	for n := 0; n < len(points); n += 2 {
 		if points[n][1] != points[n+1][1] || points[n][0] >= points[n+1][0] {
-			t.Errorf("from %v to %v it is no level", points[n], points[n+1])
+			t.Errorf("the line from %v to %v is not level", points[n], points[n+1])
 		}
 	}
 }
 
-// TestDroppedFileLeavesThePage: a file that is dropped on the page does not take its place.
+// TestDroppedFileLeavesThePage: a file that is dropped on the page does not replace the page.
 func TestDroppedFileLeavesThePage(t *testing.T) {
 	t.Parallel()
 	g := serve(t)
@@ -478,14 +478,14 @@ func TestDroppedFileLeavesThePage(t *testing.T) {
 	p.command("echo still here")
 }
 
-// TestNamesDoNotReorder: a name from before the gateway refused such characters shows them.
+// TestNamesDoNotReorder: the page shows characters that reorder text as their codes. Old sessions may have such names.
 func TestNamesDoNotReorder(t *testing.T) {
 	t.Parallel()
 	g := serve(t)
 	p := g.open()
 	refused := eval[string](p, `trl.connection.call("session.create", {name: "a\u202etxt.exe"}).then(() => "taken", (e) => e.message)`)
 	if refused != "name contains a character that changes the direction of text" {
-		t.Errorf("a new one: %s", refused)
+		t.Errorf("a new session with such a name was answered with %s", refused)
 	}
 	p.run(`trl.connection.call("session.create", {name: "old"})`)
 	p.until("it is listed", `trl.sessions.list.length === 1`)

@@ -11,11 +11,11 @@ import { Signal } from "./signal";
 import type { ExecEntry, ProcessInfo } from "./wire";
 import type { View } from "./view";
 
-const every = 2500; // queue, ports and log sizes change without an event
+const every = 2500; // ms: the queue, ports and log sizes change without an event
 const kept = 200; // blocks on the page; the gateway also forgets older ones
 
-// What happens in a session that a program drives: its commands as blocks, its queue, its processes. It only watches
-// until the person takes over.
+// The activity of a session that a program drives: its commands as blocks, its queue, its processes. The view only watches until the person takes
+// over.
 export class Agent implements View {
   readonly key: string;
   readonly icon = "activity";
@@ -23,7 +23,7 @@ export class Agent implements View {
   readonly element: HTMLElement;
 
   private readonly blocks = new Map<string, ExecBlock>();
-  private readonly entered = new Map<string, ExecBlock>(); // of what was entered here, until exec.started: output may come first
+  private readonly entered = new Map<string, ExecBlock>(); // blocks of commands that were entered here, until exec.started: their output may come first
   private readonly processes = new Map<string, ProcessRow>();
   private readonly content = h("div", { class: "blocks" });
   private readonly list = h("div", { class: "blocks-scroll", attr: { role: "log", "aria-live": "off", "aria-label": "commands", tabindex: 0 } }, this.content);
@@ -42,10 +42,10 @@ export class Agent implements View {
   private timer = 0;
   private clock = 0;
   private takenOver = false;
-  private atEnd = true; // the list is scrolled to its end, and stays there
-  private placed = 0; // where keepEnd has scrolled to
+  private atEnd = true; // the list is scrolled to its end and follows it
+  private placed = 0; // the scroll position that keepEnd has set
   private over = false;
-  private begun = false; // a restored tab that has not been shown yet watches nothing
+  private begun = false; // the view has been shown: a restored tab watches nothing before that
 
   constructor(
     private readonly connection: Connection,
@@ -84,7 +84,7 @@ export class Agent implements View {
     sizes.observe(this.list); // the prompt takes some of its room
     this.list.addEventListener("scroll", () => {
       const { scrollTop, clientHeight, scrollHeight } = this.list;
-      if (Math.abs(scrollTop - this.placed) >= 1) this.atEnd = scrollTop + clientHeight >= scrollHeight - 24; // it was the person
+      if (Math.abs(scrollTop - this.placed) >= 1) this.atEnd = scrollTop + clientHeight >= scrollHeight - 24; // the person has scrolled
     });
     this.wire();
     this.unlock();
@@ -123,7 +123,7 @@ export class Agent implements View {
     for (const end of this.ends) end();
     for (const block of [...this.blocks.values(), ...this.entered.values()]) block.close();
     for (const row of this.processes.values()) row.close();
-    if (this.connection.up) this.connection.call("session.unwatch", { session_id: this.session }).catch(() => {}); // it may have ended
+    if (this.connection.up) this.connection.call("session.unwatch", { session_id: this.session }).catch(() => {}); // the session may have ended
   }
 
   private wire(): void {
@@ -151,12 +151,12 @@ export class Agent implements View {
     });
   }
 
-  /** Starts to watch, also again after a lost connection; events from the meantime arrive now. */
+  /** Starts to watch, and starts again after a lost connection. The lists show what happened meanwhile. */
   private async start(): Promise<void> {
     this.begun = true;
     if (!this.connection.up) return;
     try {
-      // The list first, so that the blocks are there when the watch sends what the running command printed so far.
+      // The lists are requested first: the watch sends the earlier output of the running command, which needs its block.
       await this.refresh();
       await this.connection.call("session.watch", { session_id: this.session });
       await this.refresh();
@@ -186,7 +186,7 @@ export class Agent implements View {
       else this.processList.querySelector(":scope > .muted")?.remove();
       say(this.background, background?.length ? `Left running by commands: pid ${background.join(", ")}` : "");
     } catch {
-      // it has ended, or we are offline: the current content stays visible
+      // The session has ended, or there is no connection: the present content stays.
     }
   }
 
@@ -303,7 +303,7 @@ export class Agent implements View {
     const command = this.input.value;
     if (!command.trim()) return;
     this.input.value = "";
-    this.atEnd = true; // whoever runs a command wants to see it
+    this.atEnd = true; // the person wants to see the command
     this.keepEnd();
     try {
       const { exec_id = "", stream_id } = await this.connection.call("exec.stream", { session_id: this.session, command });

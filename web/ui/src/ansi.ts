@@ -1,9 +1,9 @@
-// Output of commands as plain text: they run with TERM=dumb, but some write escapes all the same.
+// Plain text of the output of commands. Commands run with TERM=dumb, but some write escape sequences nevertheless.
 
 /** Removes escape sequences from a text that comes in pieces. A sequence that a piece cuts waits for the next piece. */
 export class Plain {
   private rest = "";
-  private readonly decoder = new TextDecoder(); // UTF-8; what is not becomes U+FFFD, as a terminal shows it
+  private readonly decoder = new TextDecoder(); // bytes that are not UTF-8 become U+FFFD, as in a terminal
 
   take(bytes: Uint8Array): string {
     const text = this.rest + this.decoder.decode(bytes, { stream: true });

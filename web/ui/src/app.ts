@@ -18,7 +18,7 @@ import { Tabs } from "./tabs";
 import { applyTheme } from "./theme";
 import { Workspace } from "./workspace";
 
-// The page: one connection, the list of sessions, the open views. Everything is made here, once.
+// The page makes its objects here, once: the connection, the list of sessions, the open views.
 
 const connection = new Connection();
 const sessions = new Sessions(connection);
@@ -70,7 +70,7 @@ const menu = button("Sessions", () => showSidebar(!document.body.classList.conta
 menu.setAttribute("aria-controls", "sidebar");
 
 function showSidebar(open: boolean): void {
-  document.body.classList.toggle("sidebar-open", open); // on a phone it lies over the view
+  document.body.classList.toggle("sidebar-open", open); // on a phone the sidebar covers the view
   menu.setAttribute("aria-expanded", String(open));
   if (open) sidebar.focus();
 }
@@ -125,7 +125,7 @@ connection.status.on(whoIsHere);
 connection.status.on((status) => {
   if (status.kind === "over") {
     guestNote.hidden = true;
-    sessions.changed.emit(); // nothing is allowed any more
+    sessions.changed.emit(); // mayChange is false now
   }
   if (status.kind !== "up") return;
   void connection.call("system.capabilities", {}).then(
@@ -135,20 +135,20 @@ connection.status.on((status) => {
       sessions.changed.emit(); // the permissions are known now
       const share = capabilities.principal?.share;
       if (!share) return;
-      document.body.classList.toggle("guest-terminal", share.term_id !== undefined); // there is no list for these
+      document.body.classList.toggle("guest-terminal", share.term_id !== undefined); // such a guest has no list of sessions
       introduceGuest(guestNote, share);
       workspace.welcome(share).catch((error) => complain("Open", error));
     },
-    () => {}, // it will be asked again when it is up again
+    () => {}, // the next connection asks again
   );
 });
 
-// The browser would open a dropped file in place of the page.
+// Without this a browser replaces the page by a dropped file.
 for (const type of ["dragover", "drop"] as const) {
   addEventListener(type, (event) => {
     if (!event.dataTransfer?.types.includes("Files")) return;
     event.preventDefault();
-    event.dataTransfer.dropEffect = "none"; // the pointer says so
+    event.dataTransfer.dropEffect = "none"; // the pointer shows that nothing takes the file
   });
 }
 

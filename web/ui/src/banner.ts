@@ -2,16 +2,16 @@ import { restarted, type Connection, type Status } from "./connection";
 import { button, fill, h, say } from "./dom";
 import { duration, plural } from "./format";
 
-// Says that the connection is lost, counts the seconds, and finally reports the result: restored, or lost because of a reason.
+// The banner says that the connection is lost, counts the seconds, and then reports the result: the connection is restored, or something is lost.
 export class Banner {
   readonly element = h("div", { class: "banner", attr: { hidden: true } });
   private readonly text = h("span", { class: "banner-text", attr: { role: "status" } });
   private readonly clock = h("span", { class: "banner-clock", attr: { "aria-hidden": "true" } });
-  private readonly losses: string[] = []; // in this disconnect
-  private unsent: "" | "did not arrive" | "may not have arrived" = ""; // what was typed in this absence
+  private readonly losses: string[] = []; // what this disconnect has cost
+  private unsent: "" | "did not arrive" | "may not have arrived" = ""; // what happened to input during this disconnect
   private timer = 0;
   private settle = 0;
-  private settling = false; // the losses are not known yet
+  private settling = false; // streams attach again: more losses may be reported
 
   constructor(private readonly connection: Connection) {
     const again = button("Try now", () => connection.retry(), { class: "small banner-again" });
@@ -22,7 +22,7 @@ export class Banner {
     connection.lostEpoch.on(() => this.lost("the gateway was restarted and its sessions are gone"));
   }
 
-  /** Something did not come back. The banner reports it when the connection is up. */
+  /** Notes a loss. The banner reports it when the connection is up. */
   lost(why: string): void {
     if (!this.losses.includes(why)) this.losses.push(why);
     if (this.connection.up && !this.settling) this.conclude();
@@ -69,7 +69,7 @@ export class Banner {
           this.element.hidden = true;
           return;
         }
-        // Users of the connection request their streams now; shortly after that it is known what has not come back.
+        // Streams attach again now. Shortly afterwards the losses are known.
         this.settling = true;
         this.settle = setTimeout(() => this.conclude(status.away), 300);
     }

@@ -1,4 +1,4 @@
-// A recording in the form in which it is played: an asciicast, v3 or v2, with absolute times. docs/recordings.md describes the content.
+// A recording as the player uses it: an asciicast, v3 or v2, with absolute times. docs/recordings.md describes the content.
 
 export interface CastEvent {
   at: number; // ms since the beginning
@@ -40,7 +40,7 @@ export function sizeOf(event: CastEvent): { cols: number; rows: number } | undef
   return cols! > 0 && rows! > 0 ? { cols: cols!, rows: rows! } : undefined;
 }
 
-/** When each event happens if nobody waits for longer than pause. */
+/** The time of each event, with pauses cut to at most `pause`. */
 export function timesOf(cast: Cast, pause: number): number[] {
   let before = 0;
   let at = 0;

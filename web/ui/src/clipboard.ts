@@ -6,7 +6,7 @@ import { notice } from "./notice";
 // This module only writes. The content of the clipboard belongs to the person: the page reads it when the browser passes it on a paste, never because
 // a program in the terminal asks.
 
-/** Copies text, and says so unless quiet is set. */
+/** Copies text. A notice says so unless quiet is set. */
 export async function copy(text: string, quiet = false): Promise<void> {
   if (!text) return;
   try {
@@ -19,7 +19,7 @@ export async function copy(text: string, quiet = false): Promise<void> {
   if (!quiet) notice(`Copied ${plural(text.split("\n").length, "line")}.`);
 }
 
-/** Without TLS, beyond this machine, browsers have no clipboard API; the old command works there. */
+/** Pages without TLS from other machines have no clipboard API. The old command of browsers works there. */
 function copyByHand(text: string): void {
   const before = document.activeElement;
   const area = h("textarea", { class: "sr", attr: { "aria-hidden": "true" } });

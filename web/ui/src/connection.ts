@@ -6,21 +6,21 @@ import type { Events, Methods } from "./wire";
 
 export type Status =
   | { kind: "connecting" }
-  | { kind: "up"; away: number } // ms since it was up last; 0 the first time
-  | { kind: "down"; since: number; attempt: number; retryAt: number; why: string } // why: the cause
-  | { kind: "over"; why: string }; // it will not dial again by itself
+  | { kind: "up"; away: number } // away: ms since the last connection; 0 for the first one
+  | { kind: "down"; since: number; attempt: number; retryAt: number; why: string } // why the connection was lost
+  | { kind: "over"; why: string }; // the page does not dial again by itself
 
 /** The reason of a gateway that announces its end. It does not say whether another one takes over its sessions. */
 export const restarted = "the gateway is being restarted";
-/** A person waits for the answer: the page pings soon after the last message, and says soon that there is no answer. */
+/** A person waits for answers, so the page pings soon after the last message and soon reports silence. */
 const pace = { tick: 250, askAfter: 1_000, askEvery: 5_000, quietAfter: 2_250, silence: 12_000 };
 
-// The connection of the page, which the client makes again for as long as the page lives. Its users (a stream at an offset, a watch) listen to its
-// status and ask again when it is up. A request is sent once: the person decides whether it is repeated.
+// The connection of the page. The client makes it again for as long as the page lives. Streams attach again by themselves; other users of the connection
+// listen to its status and ask again when it is up. A request is sent once: the person decides whether to repeat it.
 export class Connection {
   readonly status = new Signal<Status>();
-  readonly latency = new Signal<number>(); // ms there and back
-  /** A ping has no answer: the time (ms) since the last byte; 0: a byte has come again. */
+  readonly latency = new Signal<number>(); // round-trip time in ms
+  /** The time (ms) since the last byte while a ping has no answer; 0 when a byte has come again. */
   readonly quiet = new Signal<number>();
   /** The gateway's epoch has changed: the sessions that we knew are gone. */
   readonly lostEpoch = new Signal<string>();
@@ -28,9 +28,9 @@ export class Connection {
   readonly client: Client;
 
   private epoch = "";
-  private quietSince = 0; // 0: it is not quiet
-  private downSince = 0; // 0: it has never been up, or it is
-  private downFor = ""; // why, then
+  private quietSince = 0; // 0: the gateway answers
+  private downSince = 0; // 0: the connection is up, or has never been
+  private downFor = ""; // why the connection was lost
 
   constructor() {
     this.client = new Client(
@@ -54,13 +54,13 @@ export class Connection {
     return this.now.kind === "up";
   }
 
-  /** Dials for the first time. Without a login it goes to the login page instead, and asks before it dials: browsers report a refused WebSocket as an error. */
+  /** Dials for the first time, or goes to the login page. It asks for the login first, because browsers log a refused WebSocket as an error. */
   async begin(): Promise<void> {
     if (!guestToken && (await loggedOut())) location.replace("/login");
     else this.retry();
   }
 
-  /** Dials now, if it is not up. */
+  /** Dials now if there is no connection. */
   retry(): void {
     if (this.now.kind === "over") this.become({ kind: "connecting" });
     this.client.retry();
@@ -107,7 +107,7 @@ export class Connection {
 
   private wentDown({ why = "", code, attempt = 0, retryIn = 0 }: ConnectionState): void {
     const now = Date.now();
-    this.downSince ||= this.quietSince || now; // it was away before this was known
+    this.downSince ||= this.quietSince || now; // the silence began earlier
     this.quietSince = 0;
     this.downFor ||= code === 1001 || code === 1012 ? restarted : code === 1013 ? "the gateway is overloaded" : why;
     this.become({ kind: "down", since: this.downSince, attempt: attempt + 1, retryAt: now + retryIn, why: this.downFor });

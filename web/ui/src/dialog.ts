@@ -1,13 +1,13 @@
 import { h, type Child } from "./dom";
 
-// Questions, asked in a <dialog>: the browser keeps the focus inside, Escape answers no, and the focus goes back where it was.
+// Questions in a <dialog>. The browser keeps the focus inside and restores it afterwards; Escape answers no.
 
 interface Question {
   title: string;
   body?: Child[];
   yes: string;
   danger?: boolean;
-  also?: string; // a second way to say yes
+  also?: string; // the label of a second way to say yes
 }
 
 /** Resolves to "yes", "also" or "" (no). */

@@ -1,11 +1,11 @@
-// Elements, made in one expression. Text is always text: nothing here parses HTML.
+// Functions that make elements. Text stays text: nothing here parses HTML.
 
 export type Child = Node | string | null | undefined | false;
 
 export interface Props {
   class?: string;
   title?: string;
-  /** attributes, aria-* and data-* among them; null or false: not there */
+  /** Attributes, including aria-* and data-*. An attribute with null or false is left out. */
   attr?: Record<string, string | number | boolean | null | undefined>;
   on?: { [E in keyof HTMLElementEventMap]?: (event: HTMLElementEventMap[E]) => void };
 }

@@ -49,10 +49,10 @@ export class ExecBlock {
     this.unfollow = connection.client.follow(streamId, this.position.filter(this.output));
   }
 
-  /** Requests the output of an ended command; that of a running one comes with the watch. */
+  /** Requests the output of an ended command. The session's watch brings that of a running one. */
   async load(): Promise<void> {
     if (this.stream || !this.ended) return;
-    this.unfollow(); // output that is on its way comes again
+    this.unfollow(); // the stream brings output that is on its way, too
     this.stream = commandOutput(this.connection.client, this.id, this.position.next, "skip");
     try {
       await this.stream.deliver(this.position.filter(this.output));

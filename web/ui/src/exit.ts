@@ -14,7 +14,7 @@ export function wentWell(end: Ending): boolean {
   return end.exit_code === 0 && !end.timed_out && !end.cancelled && !end.error;
 }
 
-/** Why it ended, in two words at most. */
+/** Why a command ended, in two words at most. */
 export function exitWords(end: Ending): string {
   if (end.error) return "unknown result";
   if (end.cancelled) return "cancelled";
@@ -24,7 +24,7 @@ export function exitWords(end: Ending): string {
   return `exit ${end.exit_code ?? "?"}`;
 }
 
-/** The mark of an ended command: a colour, and also a sign and words. */
+/** The mark of an ended command: a colour, a sign and words. */
 export function exitMark(end: Ending): HTMLElement {
   const well = wentWell(end);
   return h("span", { class: `exit ${well ? "well" : "ill"}` }, h("span", { attr: { "aria-hidden": "true" } }, well ? "✓ " : "✗ "), exitWords(end));

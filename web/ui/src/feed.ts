@@ -1,9 +1,9 @@
 import type { Terminal as Xterm } from "@xterm/xterm";
 
-// Writes output into xterm.js and knows, while a piece is being parsed, whether it is a replay. A program sent its queries (where is the
-// cursor, what are you) when it ran. A second answer would be typed into the program that runs now (PROTOCOL.md, Terminals).
+// Feed writes output into xterm.js. While xterm.js parses a piece, Feed knows whether the piece is a replay. The queries in a replay (where is the
+// cursor, what are you) have had their answer. A second answer would be typed into the program that runs now (PROTOCOL.md, Terminals).
 export class Feed {
-  private readonly replays: boolean[] = []; // of what was written and not parsed yet, in order
+  private readonly replays: boolean[] = []; // one for each piece that was written and not parsed yet
 
   constructor(private readonly term: Xterm) {
     const mute = () => this.replaying;
@@ -18,7 +18,7 @@ export class Feed {
     }
     for (const code of [4, 10, 11, 12]) parser.registerOscHandler(code, (data) => mute() && data.includes("?")); // what colour
     for (const id of [{ intermediates: "$", final: "q" }, { intermediates: "+", final: "q" }]) parser.registerDcsHandler(id, mute);
-    parser.registerOscHandler(52, (data) => mute() || data.endsWith("?")); // the clipboard got it then; and no program may read the clipboard
+    parser.registerOscHandler(52, (data) => mute() || data.endsWith("?")); // the first time the clipboard got the text; no program may read the clipboard
   }
 
   get replaying(): boolean {
@@ -33,7 +33,7 @@ export class Feed {
     });
   }
 
-  /** Calls reached when everything written so far is parsed. */
+  /** Calls reached when xterm.js has parsed everything that was written so far. */
   then(reached: () => void): void {
     this.term.write("", reached);
   }

@@ -69,7 +69,7 @@ export class Find {
       } else if (by > 0) this.search.findNext(this.input.value, options);
       else this.search.findPrevious(this.input.value, options);
     } catch {
-      say(this.count, "not a regular expression"); // half of one is being typed
+      say(this.count, "not a regular expression"); // the person has typed only a part of one
     }
   }
 }

@@ -1,19 +1,19 @@
-// A share link has its token in the fragment, which browsers send to nobody. The page removes it from the address at once and
-// keeps it for this tab alone, so that a reload finds it and another tab does not.
+// A share link has its token in the fragment, which browsers never send. The page removes the token from the address at once and keeps it in this
+// tab's storage: a reload finds it, another tab does not.
 
 const storeKey = "trl.share";
 
-/** The token of the share link that opened this page; empty: there is none. */
+/** The token of the share link that opened this page, or the empty string. */
 export const guestToken = location.pathname === "/share" ? take() : "";
 
-// Another link is pasted into the address bar: the browser does not load the page again for that.
+// When the person pastes another link into the address bar, the browser does not load the page again.
 if (guestToken) addEventListener("hashchange", () => location.hash.startsWith("#token=") && location.reload());
 
 function take(): string {
   const fresh = /^#token=([\w-]+)$/.exec(location.hash)?.[1];
   try {
     if (fresh) {
-      sessionStorage.clear(); // the views of another link
+      sessionStorage.clear(); // its views belong to another link
       sessionStorage.setItem(storeKey, fresh);
     }
     return fresh ?? sessionStorage.getItem(storeKey) ?? "none";

@@ -1,6 +1,6 @@
 import { svg } from "./dom";
 
-// Line drawings on a grid of 16, in the colour of the text around them.
+// Icons: line drawings on a grid of 16 in the colour of the surrounding text.
 const paths = {
   plus: "M8 3v10M3 8h10",
   close: "M4 4l8 8M12 4l-8 8",

@@ -1,6 +1,6 @@
 import { h } from "./dom";
 
-/** The text that each key sends; empty: it applies to the next key; none: the page handles it. */
+/** The text that each key sends. A key with an empty text modifies the next key; the page handles a key without a text. */
 const keys: [label: string, name: string, data?: string][] = [
   ["Esc", "Escape", "\x1b"],
   ["Tab", "Tab", "\t"],
@@ -22,18 +22,18 @@ const keys: [label: string, name: string, data?: string][] = [
   ["End", "End", "\x1b[F"],
 ];
 
-// The keys that phones lack, in a row above their keyboard (style/ shows it on touch screens).
+// A row with the keys that phones lack, above their keyboard. style/ shows it on touch screens.
 export class Keybar {
   readonly element = h("div", { class: "keybar", attr: { role: "toolbar", "aria-label": "keys" } });
   private readonly held = new Map<string, HTMLButtonElement>();
 
-  /** send gets the text of a key; that of arrows depends on the program's cursor mode, which only the terminal knows. act handles Copy and Paste. */
+  /** send gets the text of a key. The text of an arrow depends on the cursor mode of the program, which the terminal knows. act handles Copy and Paste. */
   constructor(send: (data: string) => void, applicationCursor: () => boolean, act: Record<"Copy" | "Paste", () => void>) {
     for (const [label, name, data] of keys) {
       const key = h("button", {
         attr: { type: "button", "aria-label": name, "aria-pressed": data === "" ? "false" : null },
         on: {
-          pointerdown: (event) => event.preventDefault(), // the terminal keeps the focus, and the phone its keyboard
+          pointerdown: (event) => event.preventDefault(), // the terminal keeps the focus and the phone shows its keyboard
           click: () => {
             if (data === undefined) return act[label as keyof typeof act]();
             if (data === "") return this.hold(label);

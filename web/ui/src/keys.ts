@@ -7,14 +7,14 @@ export interface Shortcut {
   run(): void;
 }
 
-// The page's shortcuts are all Ctrl+Shift and a key, which shells and editors hardly use. Ctrl+R, Ctrl+W, Ctrl+T and all other plain
-// control keys belong to the terminal, or to the browser where it keeps them. The page never binds one of them.
+// Every shortcut of the page is Ctrl+Shift and a key, which shells and editors hardly use. The page never binds a plain control key such as Ctrl+R,
+// Ctrl+W or Ctrl+T: these belong to the terminal, or to the browser.
 export class Keys {
   private readonly byChord = new Map<string, Shortcut>();
 
   constructor(private readonly shortcuts: Shortcut[]) {
     for (const shortcut of shortcuts) this.byChord.set(shortcut.chord, shortcut);
-    addEventListener("keydown", (event) => this.press(event), { capture: true }); // before the terminal has it
+    addEventListener("keydown", (event) => this.press(event), { capture: true }); // before xterm.js gets the key
   }
 
   help(): void {
@@ -42,7 +42,7 @@ export class Keys {
   }
 }
 
-/** The key by where it is on the keyboard for letters and digits, so that Shift and layouts do not matter. */
+/** The name of a key. For letters and digits it depends on the place on the keyboard, not on Shift or the layout. */
 function nameOf(event: KeyboardEvent): string {
   const arrows: Record<string, string> = { ArrowUp: "↑", ArrowDown: "↓", ArrowLeft: "←", ArrowRight: "→" };
   if (arrows[event.key]) return arrows[event.key]!;

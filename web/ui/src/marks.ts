@@ -22,14 +22,14 @@ export interface Block {
   decoration?: IDecoration;
 }
 
-// The commands of one terminal. Their marks sit beside the prompts and in the scroll bar.
+// The commands of one terminal, with marks beside the prompts and in the scroll bar.
 export class Marks {
   readonly changed = new Signal<void>();
-  readonly finished = new Signal<Block>(); // live ones only
+  readonly finished = new Signal<Block>(); // not for replayed commands
   readonly picked = new Signal<Block>();
   blocks: Block[] = [];
   private selected: Block | undefined;
-  private readonly stale = new Set<Block>(); // to be decorated anew
+  private readonly stale = new Set<Block>(); // their decorations are out of date
   private readonly end: () => void;
   /** The nonce in the shell's marks. The first mark comes from the shell; other programs that print marks do not know the nonce. */
   private word: string | undefined;
@@ -51,7 +51,7 @@ export class Marks {
     this.end();
   }
 
-  /** The block for shortcuts: the selected one, else the last with output. */
+  /** The block that shortcuts use: the selected one, else the last one with output. */
   get current(): Block | undefined {
     return this.selected ?? this.blocks.findLast((block) => block.from);
   }
@@ -90,7 +90,7 @@ export class Marks {
     this.changed.emit();
   }
 
-  /** What a command printed, as text. */
+  /** The output of a command as text. */
   output(block: Block): string {
     if (!block.from || block.from.isDisposed) return "";
     const { normal } = this.term.buffer;
@@ -98,13 +98,13 @@ export class Marks {
     return textBetween(this.term, block.from.line, end);
   }
 
-  /** The running command has ended without a mark, or may have ended where output is missing. */
+  /** Ends the running command: its mark is missing because its shell ended, or because output is missing. */
   unmarkedEnd(code?: number): void {
     if (this.running) this.ends(this.running, code?.toString());
   }
 
   private mark(data: string): void {
-    if (this.term.buffer.active.type === "alternate") return; // a full-screen program that shows a recording
+    if (this.term.buffer.active.type === "alternate") return; // such marks come from a full-screen program, for example one that plays a recording
     const [kind, ...rest] = data.split(";");
     const word = kind === "E" ? rest[1] : rest.find((part) => part.startsWith("aid="))?.slice(4);
     this.word ??= word;
@@ -145,7 +145,7 @@ export class Marks {
     this.blocks.push(block);
   }
 
-  /** The block's prompt scrolled out of the buffer or was cleared. The last command's end is still to come, so its block goes when the next one begins. */
+  /** Forgets a block whose prompt has left the buffer. The last block stays until the next one begins, because its command may not have ended. */
   private gone(block: Block): void {
     if (block === this.blocks.at(-1) || block === this.blocks.findLast((b) => b.from)) return;
     const at = this.blocks.indexOf(block);
@@ -176,7 +176,7 @@ export class Marks {
     this.finished.emit(block);
   }
 
-  /** Runs once for all marks that the terminal handles at a time, because there may be thousands. */
+  /** Decorates all stale blocks at once, because one piece of output may have thousands of marks. */
   private redraw(block: Block): void {
     if (this.stale.size === 0) {
       queueMicrotask(() => {
@@ -190,7 +190,7 @@ export class Marks {
   }
 
   private decorate(block: Block): void {
-    if (!block.from) return; // a prompt at which nothing has run
+    if (!block.from) return; // no command has run at this prompt
     block.decoration?.dispose();
     if (block.prompt.isDisposed) return;
     const kind = !block.ended ? "running" : block.exit === 0 ? "well" : "ill";

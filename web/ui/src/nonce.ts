@@ -1,5 +1,5 @@
-// xterm.js makes <style> elements that depend on its size and colours. The page's policy accepts them only with its nonce; the program
-// that bundles the page makes xterm.js get the nonce from here.
+// xterm.js makes <style> elements that depend on its size and colours. The page's Content Security Policy accepts them only with its nonce. The bundle
+// has xterm.js take the nonce from here.
 const nonce = document.querySelector<HTMLScriptElement>("script[nonce]")?.nonce ?? "";
 
 export {};

@@ -1,6 +1,6 @@
 import { h } from "./dom";
 
-// Short words at the edge of the page: "copied 3 lines". Screen readers hear them too.
+// Short messages at the edge of the page, such as "copied 3 lines". Screen readers announce them.
 const region = h("div", { class: "notices", attr: { role: "status", "aria-live": "polite" } });
 
 export const noticeRegion = region;

@@ -12,8 +12,8 @@ interface Piece {
   ill: boolean; // stderr
 }
 
-// The output of a command or process as it arrives, with stdout and stderr apart, and without the middle if it is long.
-// It is drawn once per frame, however many pieces came.
+// The output of a command or process as it arrives. stderr has its own colour; a long output is cut in the middle. The page draws it once per frame,
+// however many pieces have come.
 export class Output implements Follower {
   readonly element = h("pre", { class: "output", attr: { tabindex: 0, "aria-label": "output" } });
   private readonly first = h("span");
@@ -44,7 +44,7 @@ export class Output implements Follower {
     const before = this.fresh.at(-1);
     if (before && before.ill === ill) before.text += text;
     else this.fresh.push({ text, ill });
-    // A hidden tab gets no frames: output that would be cut anyway is not kept.
+    // A hidden tab gets no frames. Output that will be cut is not kept meanwhile.
     if (before && before.text.length > 4 * tail) before.text = this.trim(before.text);
     if (!this.frame) this.frame = requestAnimationFrame(() => this.draw());
   }

@@ -31,10 +31,10 @@ import { Touch } from "./touch";
 import type { View } from "./view";
 import { viewerName } from "./viewers";
 
-/** What takes less is not measured by when its marks are drawn. */
+/** ms: the time between two marks says nothing about a shorter command. */
 const blink = 100;
-const resizePause = 60; // ms: a window that is dragged changes its size at every frame, a program should draw once
-const leastFont = 7; // px: smaller letters are unreadable, so a watching window scrolls instead
+const resizePause = 60; // ms: while a window is dragged its size changes at every frame, and the program should draw once
+const leastFont = 7; // px: nobody can read smaller letters; a watching window scrolls instead
 
 // One visible terminal: xterm.js, its input and output, and the bar above it.
 export class Pane implements View {
@@ -65,7 +65,7 @@ export class Pane implements View {
   private visible = false;
   private sizing = 0;
   private follows = true; // the cursor's row is kept in sight
-  private kept = 0; // where that has scrolled to
+  private kept = 0; // the scroll position that keepCursor has set
   private ended = "";
   private unseen: ReturnType<View["mark"]> = "";
   private title = "";
@@ -76,13 +76,13 @@ export class Pane implements View {
     readonly session: string,
     readonly term: string,
     place: Place,
-    fresh: { opened: Client; size: Size } | undefined, // it was opened just now
+    fresh: { opened: Client; size: Size } | undefined, // a terminal that this page has just opened
     private readonly asks: { reveal(view: View): void; lost(why: string): void; untyped(sent: boolean): void; another(): void; session(): void; mayType(): boolean; mayOwn(): boolean },
   ) {
     this.key = `term/${session}/${term}`;
     this.xterm = new Xterm({
       ...fresh?.size,
-      allowProposedApi: true, // decorations and unicode versions
+      allowProposedApi: true, // for decorations and unicode versions
       logLevel: "off", // wrong output of a program is not an error of the page
       fontFamily: mono,
       fontSize: settings.fontSize,
@@ -95,7 +95,7 @@ export class Pane implements View {
       overviewRuler: { width: 12 },
       linkHandler: {
         activate: (event, uri) => follow(event, uri),
-        hover: (_, uri) => (this.screen.title = uri), // the words of such a link may say anything
+        hover: (_, uri) => (this.screen.title = uri), // the text of such a link may show another address
         leave: () => (this.screen.title = ""),
         allowNonHttpProtocols: false,
       },
@@ -109,7 +109,7 @@ export class Pane implements View {
       this.xterm.loadAddon(addon);
     }
     this.xterm.unicode.activeVersion = "15-graphemes";
-    this.feed = new Feed(this.xterm); // after the addons: the handler that came last is asked first
+    this.feed = new Feed(this.xterm); // after the addons: xterm.js asks the latest handler first
     this.marks = new Marks(this.xterm, () => this.feed.replaying);
     this.find = new Find(search, (open) => {
       this.recolour();
@@ -161,7 +161,7 @@ export class Pane implements View {
     this.visible = false;
     this.touch.stop();
     this.watcher.disconnect();
-    this.webgl?.dispose(); // browsers give a page 16 contexts or so
+    this.webgl?.dispose(); // a page gets only some 16 contexts
     this.webgl = undefined;
   }
 
@@ -176,7 +176,7 @@ export class Pane implements View {
     this.xterm.dispose();
   }
 
-  // --- what shortcuts call ---
+  // --- called by shortcuts ---
 
   copySelection(): void {
     if (this.xterm.hasSelection()) void copy(this.xterm.getSelection());
@@ -239,13 +239,13 @@ export class Pane implements View {
     try {
       const webgl = new WebglAddon();
       webgl.onContextLoss(() => {
-        webgl.dispose(); // xterm.js goes back to drawing with elements
+        webgl.dispose(); // xterm.js draws with elements again
         if (this.webgl === webgl) this.webgl = undefined;
       });
       this.xterm.loadAddon(webgl);
       this.webgl = webgl;
     } catch {
-      this.webgl = undefined; // no WebGL2 here: elements do
+      this.webgl = undefined; // without WebGL2 xterm.js draws with elements
     }
   }
 
@@ -264,7 +264,7 @@ export class Pane implements View {
     xterm.onRender(() => this.keepCursor());
     xterm.attachCustomWheelEventHandler(() => terminal.mode === "control" || xterm.buffer.active.type === "normal"); // the wheel in a full-screen program is only for the client in control
     this.scroller.addEventListener("scroll", () => {
-      if (Math.abs(this.scroller.scrollTop - this.kept) >= 1) this.follows = this.cursorBeyond() === 0; // it was the person
+      if (Math.abs(this.scroller.scrollTop - this.kept) >= 1) this.follows = this.cursorBeyond() === 0; // the person has scrolled
     });
     this.screen.addEventListener("mousedown", () => (this.dragged = true));
     this.screen.addEventListener("paste", (event) => void this.paste(event), { capture: true });
@@ -281,7 +281,7 @@ export class Pane implements View {
       }),
       terminal.modeChanged.on(() => {
         this.draw();
-        this.measure(); // what control that came back means for the size
+        this.measure(); // in control the size is ours to set
         this.changed.emit();
       }),
       terminal.viewersChanged.on(() => {
@@ -291,7 +291,7 @@ export class Pane implements View {
       terminal.exited.on(({ exitCode, signal }) => this.over(signal ? `ended by ${signal}` : `ended with exit ${exitCode ?? "?"}`, exitCode)),
       terminal.lost.on((why) => {
         this.over(why);
-        if (terminal.attached) this.asks.lost(why); // what was never here is not lost
+        if (terminal.attached) this.asks.lost(why); // a terminal that was never attached is no loss
       }),
       terminal.refused.on((error) => {
         const sent = error instanceof ConnectionLostError && error.outcome === "unknown";
@@ -327,14 +327,14 @@ export class Pane implements View {
     await this.pasteText(event.clipboardData?.getData("text/plain") ?? "");
   }
 
-  /** A key of the row: pages of the scrollback are the page's own, of a full-screen program its. */
+  /** Presses a key of the row. Page Up and Page Down scroll the scrollback; a full-screen program gets them. */
   private pressKey(data: string): void {
     const pages = { "\x1b[5~": -1, "\x1b[6~": 1 }[data];
     if (pages && this.xterm.buffer.active.type === "normal") this.xterm.scrollPages(pages);
     else this.send(data);
   }
 
-  /** Pastes without a keyboard: what the browser hands over, else what the person puts into a field. */
+  /** Pastes without a keyboard: the clipboard if the browser gives it, else text that the person enters in a dialog. */
   private async pasteFromClipboard(): Promise<void> {
     if (this.terminal.mode === "view") return this.nudge();
     const text = await navigator.clipboard?.readText().catch(() => undefined);
@@ -377,7 +377,7 @@ export class Pane implements View {
     this.sizing = setTimeout(() => this.measure(), resizePause);
   }
 
-  /** Makes the terminal as large as its place, if its size is ours to set, else its letters as small as its place asks for. */
+  /** In control, makes the terminal as large as its place. Else it makes the letters so small that the terminal fits. */
   private measure(): void {
     if (!this.visible || !this.opened) return;
     const size = this.room();
@@ -387,7 +387,7 @@ export class Pane implements View {
     this.terminal.resize(size);
   }
 
-  /** The size that fits its place, in letters of the size that was chosen; none where that has no size now. */
+  /** The size that fits the place with the chosen font size; undefined while the place has no size. */
   private room(): Size | undefined {
     this.xterm.options.fontSize = settings.fontSize;
     const size = this.fit.proposeDimensions();
@@ -398,12 +398,12 @@ export class Pane implements View {
   private shrink(room: Size): void {
     const { cols, rows, options } = this.xterm;
     const part = Math.min(1, room.cols / cols, room.rows / rows);
-    for (let size = Math.ceil(settings.fontSize * part * 2) / 2; ; size -= 0.5) { // cells are whole pixels high: what should fit may not
+    for (let size = Math.ceil(settings.fontSize * part * 2) / 2; ; size -= 0.5) { // a cell is whole pixels high, so the computed size may be too large
       options.fontSize = Math.max(Math.min(leastFont, settings.fontSize), size);
       const fits = this.fit.proposeDimensions();
       if (!fits || size <= leastFont || (fits.cols >= cols && fits.rows >= rows)) break;
     }
-    // xterm.js scrolls by pixels, and looks at what a line's are only when lines come or go. No interface of its tells it to.
+    // xterm.js scrolls by pixels and reads the height of a line only when lines come or go. It has no interface to have it read again.
     const { _core } = this.xterm as unknown as { _core?: { _viewport?: { _latestYDisp?: number; queueSync(): void } } };
     if (_core?._viewport) _core._viewport._latestYDisp = undefined; // as after a change of buffers
     _core?._viewport?.queueSync();
@@ -433,18 +433,18 @@ export class Pane implements View {
 
   private over(why: string, code?: number): void {
     this.ended = why;
-    this.feed.then(() => this.marks.unmarkedEnd(code)); // what ended the shell, or ended with it
+    this.feed.then(() => this.marks.unmarkedEnd(code)); // the command that ended the shell, or ended with it
     this.draw();
     this.changed.emit();
   }
 
   private nudge(): void {
     this.overlay.classList.remove("nudge");
-    void this.overlay.offsetWidth; // begins the animation anew
+    void this.overlay.offsetWidth; // restarts the animation
     this.overlay.classList.add("nudge");
   }
 
-  /** Says whether the terminal is being recorded: the session's list tells when that has ended. */
+  /** Shows whether the terminal is being recorded. The list of sessions says when a recording has ended. */
   private drawRec(): void {
     const on = this.terminal.recorded && !this.terminal.over && this.sessions.get(this.session)?.recording !== 0;
     if (on === (this.rec.childElementCount > 0)) return;
@@ -470,7 +470,7 @@ export class Pane implements View {
 
   private drawEnded(): void {
     const session = this.sessions.get(this.session);
-    const here = !!session && session.state !== "TERMINATED"; // else there is nowhere to open a terminal
+    const here = !!session && session.state !== "TERMINATED"; // a terminal can be opened there
     const offer = here
       ? this.asks.mayType() && { label: "New terminal", act: () => this.asks.another() }
       : this.sessions.loaded && this.asks.mayOwn() && { label: "New session", act: () => this.asks.session() };
@@ -505,7 +505,7 @@ export class Pane implements View {
   }
 }
 
-/** Opens a link, on Ctrl or Cmd and click, or a tap: a plain click is for selecting. */
+/** Opens a link on a Ctrl+click, a Cmd+click or a tap. A plain click selects text. */
 function follow(event: MouseEvent, uri: string): void {
   const finger = event instanceof PointerEvent && event.pointerType === "touch";
   if (!event.ctrlKey && !event.metaKey && !finger) {

@@ -15,8 +15,8 @@ import { mono, terminalTheme, themeChanged } from "./theme";
 import type { Recording } from "./wire";
 import type { View } from "./view";
 
-const longPause = 2000; // ms: what is cut where pauses are skipped
-const jump = 5000; // ms, of the arrow keys
+const longPause = 2000; // ms: skipping pauses cuts them to this
+const jump = 5000; // ms: an arrow key moves by this
 const speeds = [0.5, 1, 2, 4, 8];
 
 /** Where a recording is downloaded. */
@@ -24,7 +24,7 @@ export function addressOf(recording: string, format = ""): string {
   return at(`v1/recordings/${encodeURIComponent(recording)}${format && `?format=${format}`}`);
 }
 
-// Plays one recording. Queries of the recorded program get no answer, because nobody would read it.
+// Plays one recording. Queries of the recorded program get no answer, because no program would read it.
 export class Player implements View {
   readonly key: string;
   readonly icon = "record";

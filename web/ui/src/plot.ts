@@ -9,7 +9,7 @@ export interface Line {
 
 interface Options {
   title: string;
-  least: number; // the scale reaches to it at least
+  least: number; // the scale reaches at least to this
   format(value: number): string;
   stacked?: boolean;
   /** A value describes the time since the previous point, not a moment: it is drawn over all of that time. */
@@ -50,7 +50,7 @@ export class Plot {
     const shapes: SVGElement[] = [0, 0.5, 1].map((part) => svg("line", { x1: left, x2: width, y1: y(most * part), y2: y(most * part), class: "plot-grid" }));
     const floor = times.map(() => 0);
     for (const line of lines) {
-      if (this.options.stacked && !line.values.some(Boolean)) continue; // nothing of it: no edge on top of the others
+      if (this.options.stacked && !line.values.some(Boolean)) continue; // a line of zeros would draw an edge on top of the others
       const tops = line.values.map((value, at) => (value === undefined ? undefined : this.options.stacked ? floor[at]! + value : value));
       for (const run of runs(tops)) {
         const points = run.flatMap((at) => {
@@ -68,7 +68,7 @@ export class Plot {
       if (this.options.stacked) tops.forEach((top, at) => (floor[at] = top ?? floor[at]!));
     }
     this.drawing.replaceChildren(...shapes, this.cursor);
-    fill(this.scale, ...[most, most / 2, 0].map((value) => h("span", {}, value ? this.options.format(value) : "0"))); // in whatever unit the others are
+    fill(this.scale, ...[most, most / 2, 0].map((value) => h("span", {}, value ? this.options.format(value) : "0"))); // zero needs no unit
     const span = times.length > 1 ? times.at(-1)! - times[0]! : 0;
     fill(this.time, h("span", {}, span ? `${duration(span)} ago` : ""), h("span", {}, "now"));
     this.drawLegend();
@@ -106,7 +106,7 @@ export class Plot {
   }
 }
 
-/** Runs of indexes without a hole between them. */
+/** The runs of indexes that have values. */
 function runs(values: (number | undefined)[]): number[][] {
   const all: number[][] = [];
   let run: number[] = [];

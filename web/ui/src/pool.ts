@@ -5,7 +5,7 @@ import type { Samples } from "./samples";
 import { Signal } from "./signal";
 import type { View } from "./view";
 
-// The pool as a whole: how full, how busy, how fast, and what the reaper did.
+// The whole pool: how full, busy and fast it is, and the work of the reaper.
 export class Pool implements View {
   readonly key = "pool";
   readonly icon = "pool";

@@ -13,7 +13,7 @@ import type { View } from "./view";
 
 const every = 3000; // sizes grow, recordings end
 
-// The recordings of a session, or all of the principal's: the latest first.
+// The recordings of a session or, without one, of the principal. The latest comes first.
 export class Recordings implements View {
   readonly key: string;
   readonly icon = "record";
@@ -76,7 +76,7 @@ export class Recordings implements View {
       const { recordings } = await this.connection.call("recording.list", this.session ? { session_id: this.session } : {});
       this.draw(recordings.reverse());
     } catch {
-      // offline: what we have is the last that is known
+      // without a connection the last list stays
     }
   }
 

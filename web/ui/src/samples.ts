@@ -11,7 +11,7 @@ export interface Sample {
   creating: number;
   idle: number;
   running: number;
-  ok?: number; // commands a second, by how they ended
+  ok?: number; // commands per second, by their end
   failed?: number;
   p50?: number; // ms
   p95?: number;
@@ -37,7 +37,7 @@ export class Samples {
   private before: { at: number; scrape: Scrape } | undefined;
 
   constructor(private readonly connection: Connection) {
-    if (guestToken) return; // the pool is not theirs to see
+    if (guestToken) return; // guests may not see the pool
     setInterval(() => void this.look(), every);
     connection.status.on((status) => status.kind === "up" && void this.look());
   }
@@ -58,7 +58,7 @@ export class Samples {
       if (this.samples.length > kept) this.samples.shift();
       this.changed.emit();
     } catch {
-      // offline: the plots get a gap
+      // without a connection the plots get a hole
     }
   }
 
@@ -70,7 +70,7 @@ export class Samples {
       const those = (labels: string) => (label(labels, "outcome") === "ok") === good;
       return sum(scrape, "trl_execs_total", those) - sum(old, "trl_execs_total", those);
     };
-    if (grown(true) < 0 || seconds <= 0) return; // another gateway: counters began anew
+    if (grown(true) < 0 || seconds <= 0) return; // the counters of another gateway began at 0
     sample.ok = grown(true) / seconds;
     sample.failed = grown(false) / seconds;
     const ms = (q: number) => {

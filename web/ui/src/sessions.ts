@@ -17,7 +17,7 @@ export class Sessions {
 
   constructor(private readonly connection: Connection) {
     connection.status.on((status) => status.kind === "up" && this.refresh());
-    connection.on("session.state", () => this.refresh()); // of sessions that a view watches: at once
+    connection.on("session.state", () => this.refresh()); // an event comes only for sessions that a view watches
     setInterval(() => document.visibilityState === "visible" && this.refresh(), every);
   }
 
@@ -25,7 +25,7 @@ export class Sessions {
     return this.list.find((s) => s.session_id === id);
   }
 
-  /** The name of a session, also of one that is gone. */
+  /** The name of a session, even if the session is gone. */
   nameOf(id: string): string {
     const session = this.get(id);
     return session ? nameOf(session) : (this.names.get(id) ?? (this.closed ? "shared terminal" : shortId(id)));
@@ -55,7 +55,7 @@ export class Sessions {
       this.changed.emit();
     } catch (error) {
       this.closed = error instanceof TrlError && error.code === "FORBIDDEN";
-      // else offline: what we have is the last that is known
+      // Without a connection the last list stays.
     } finally {
       this.asking = false;
     }
@@ -66,7 +66,7 @@ export class Sessions {
   }
 }
 
-/** A session's name, or enough of its id to tell it from others. */
+/** A session's name, or the part of its id that distinguishes it from others. */
 export function nameOf(session: { name?: string; session_id: string }): string {
   return session.name ? visible(session.name) : shortId(session.session_id);
 }

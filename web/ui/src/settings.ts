@@ -10,7 +10,7 @@ export interface Settings {
   notify: boolean;
   webgl: boolean; // draw with the graphics card where there is one
   screenReader: boolean;
-  record: boolean; // the terminals that are opened here
+  record: boolean; // record the terminals that this page opens
 }
 
 const defaults: Settings = {
@@ -52,7 +52,7 @@ export function choose(change: Partial<Settings>): void {
 }
 
 addEventListener("storage", (event) => {
-  if (event.key !== key) return; // another tab of ours chose
+  if (event.key !== key) return; // another tab has stored something else
   Object.assign(settings, defaults, read());
   settingsChanged.emit(settings);
 });

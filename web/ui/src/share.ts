@@ -12,7 +12,7 @@ const lives: [words: string, seconds: number][] = [["an hour", 3600], ["a day", 
 export function showShares(connection: Connection, session: string, name: string, term?: string): void {
   const list = h("ul", { class: "shares", attr: { role: "list" } });
   const made = h("p", { class: "share-made", attr: { role: "status" } });
-  let madeId = ""; // whose link that shows
+  let madeId = ""; // the id of the share whose link is shown
 
   const draw = async () => {
     try {

@@ -20,7 +20,7 @@ export interface SidebarActions {
 
 const stateWords: Record<SessionInfo["state"], string> = { CREATING: "starting", IDLE: "idle", RUNNING: "running", TERMINATED: "ended" };
 
-// The list of sessions. Rows stay the same elements while their sessions live, so that the focus stays too.
+// The list of sessions. A session keeps its row's element while it lives, so that the focus stays.
 export class Sidebar {
   readonly list = h("ul", { class: "sessions", attr: { role: "list" } });
   readonly element: HTMLElement;
@@ -37,7 +37,7 @@ export class Sidebar {
   ) {
     const create = button("New session", () => actions.create(), { icon: icon("plus"), hint: "New session (Ctrl+Shift+Enter)" });
     this.body = h("div", { class: "sidebar-body" }, this.list, this.empty);
-    create.hidden = true; // until it is known who one is
+    create.hidden = true; // until the capabilities are known
     this.element = h(
       "nav",
       { class: "sidebar", attr: { id: "sidebar", "aria-label": "sessions" } },
@@ -92,7 +92,7 @@ export class Sidebar {
     }
   }
 
-  /** Something that is not in the gateway's list has changed. */
+  /** Draws a change that the gateway's list does not have. */
   tick(): void {
     for (const row of this.rows.values()) row.tick();
   }
@@ -159,7 +159,7 @@ class Row {
     say(this.age, age(s.created_at));
     this.age.title = `since ${new Date(s.created_at).toLocaleString()}`;
     if (busy !== undefined) {
-      // said
+      // ofTerminal has shown the command
     } else if (s.current_exec ?? inTerminal) {
       const { command, started_at } = (s.current_exec ?? inTerminal)!;
       const ran = started_at ? duration(Math.max(0, Math.floor((Date.now() - Date.parse(started_at)) / 1000) * 1000)) : "";

@@ -1,5 +1,4 @@
-// A Signal tells its listeners about what happens, in the order in which they came.
-// Who listens gets a function back that ends it.
+// A Signal calls its listeners, in the order in which they were added. `on` returns a function that removes the listener.
 export class Signal<T> {
   private readonly listeners = new Set<(value: T) => void>();
 
@@ -9,6 +8,6 @@ export class Signal<T> {
   }
 
   emit(value: T): void {
-    for (const listener of [...this.listeners]) listener(value); // a copy: a listener may end itself or another
+    for (const listener of [...this.listeners]) listener(value); // a copy: a listener may remove itself or another
   }
 }

@@ -12,12 +12,12 @@ interface Tab {
 // The open views, one of them visible. This browser tab keeps the list of them for a reload.
 export class Tabs {
   readonly bar = h("div", { class: "tabs", attr: { role: "tablist", "aria-label": "open views" } });
-  readonly all: HTMLElement; // a button for the list of all tabs; it is there while they do not fit
+  readonly all: HTMLElement; // a button for the list of all tabs, shown while they do not fit
   private readonly list = h("ul", { class: "tab-list", attr: { id: "tab-list", popover: "auto", role: "list", "aria-label": "all open views" } });
   private readonly count = h("button", { class: "tab-all", title: "All open views", attr: { type: "button", popovertarget: "tab-list", hidden: true } });
   readonly stage: HTMLElement;
   readonly selected = new Signal<View | undefined>();
-  readonly changed = new Signal<void>(); // something in one of the views
+  readonly changed = new Signal<void>(); // the label or mark of a view has changed
   private readonly tabs: Tab[] = [];
   private shown: Tab | undefined;
 
@@ -114,7 +114,7 @@ export class Tabs {
       },
     });
     const item = h("div", { class: "tab", attr: { role: "presentation" } }, select);
-    // Not reachable by Tab: inside a tablist there are tabs only. Delete closes by keyboard.
+    // The Tab key does not reach this button, because a tablist contains only tabs. The Delete key closes a tab.
     const close = button("Close this view", () => this.close(view), { icon: icon("close"), class: "icon tab-close" });
     close.tabIndex = -1;
     close.setAttribute("aria-hidden", "true");

@@ -5,19 +5,19 @@ import { Signal } from "./signal";
 /** How much is written to xterm.js at a time: it drops input beyond 50 MB, and a seek must not freeze the page. */
 const piece = 128 << 10;
 
-// Plays a recording into an xterm.js: it keeps the position and the next event. Times are ms, with pauses cut short.
+// Plays a recording into an xterm.js. It keeps the position and the next event. Times are in ms, with pauses cut.
 export class Tape {
-  readonly moved = new Signal<void>(); // position, playing
+  readonly moved = new Signal<void>(); // the position or `playing` has changed
   readonly sized = new Signal<void>();
   playing = false;
   speed = 1;
 
   private times: number[];
   private next = 0; // the first event that has not happened
-  private from = 0; // where we were…
-  private since = 0; // …at this time of the page, while playing
+  private from = 0; // the position…
+  private since = 0; // …at this time, while playing
   private timer = 0;
-  private drawing = 0; // counts seeks: an older one stops when a newer comes
+  private drawing = 0; // counts seeks: an older one stops when a newer one begins
 
   constructor(
     private readonly term: Xterm,
@@ -133,7 +133,7 @@ export class Tape {
       if (event.code !== "r") continue;
       const size = sizeOf(event);
       if (!size) continue;
-      if (text) break; // what was printed before is drawn in the size before
+      if (text) break; // the text before it belongs to the size before it
       this.resize(size.cols, size.rows);
     }
     return new Promise((drawn) => this.term.write(text, drawn));

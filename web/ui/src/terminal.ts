@@ -30,34 +30,34 @@ export async function openTerminal(connection: Connection, session: string, o: S
   return Client.open(connection.client, session, { ...o, ...reading }).opened;
 }
 
-// One terminal, as this page knows it. It is attached while the connection is up. Input without a connection is refused, because nobody should type
-// blindly.
+// One terminal as this page uses it. The client attaches to it over each connection. Input without a connection is refused, because nobody should type
+// without seeing the result.
 export class Terminal {
   readonly chunk = new Signal<Event<"data">>();
-  readonly gap = new Signal<{ from: number; to: number; away: boolean }>(); // away: output from a time when this page was not attached
+  readonly gap = new Signal<{ from: number; to: number; away: boolean }>(); // away: the output came while this page was not attached
   readonly resized = new Signal<Size>(); // the terminal's size, whoever has set it
   readonly modeChanged = new Signal<Mode>();
   readonly viewersChanged = new Signal<void>();
   readonly exited = new Signal<Event<"exit">>();
-  readonly lost = new Signal<string>(); // attaching is no longer possible, and why
-  /** Input did not arrive; or nobody knows, because the connection was lost behind it. */
+  readonly lost = new Signal<string>(); // why the terminal can no longer be attached
+  /** Input did not arrive, or the connection was lost before its answer. */
   readonly refused = new Signal<TrlError | ConnectionLostError>();
 
   mode: Mode;
-  viewers: TermViewer[] = []; // who is there
+  viewers: TermViewer[] = []; // the attached clients
   over = false;
-  /** It was being recorded when we attached. */
+  /** A recording was in progress when we attached. */
   recorded = false;
-  /** It has been attached at some time. */
+  /** The terminal was attached at some time. */
   attached = false;
   private client: Client | undefined;
-  private from = 0; // where this attachment began
+  private from = 0; // the offset at which the latest attach began
   private wanted: Size | undefined;
-  private actual: Size | undefined; // the terminal's, as far as we know
-  private half = ""; // of a character beyond the first 65,536, whose other half has not been typed yet
+  private actual: Size | undefined; // the terminal's size, if we know it
+  private half = ""; // the first half of a surrogate pair whose second half has not been typed yet
   private telling = 0; // resizes without an answer yet
   private pasting: Promise<void> | undefined;
-  private begun = false; // a restored tab that has not been shown yet is not attached
+  private begun = false; // the tab has been shown: a restored tab is not attached before that
   private reading = false;
   private readonly unlisten: () => void;
 
@@ -70,7 +70,7 @@ export class Terminal {
     this.unlisten = connection.status.on(({ kind }) => kind === "up" && void this.read());
   }
 
-  /** Attaches for the first time, when the terminal becomes visible; or uses a terminal that this page has just opened. */
+  /** Attaches for the first time when the terminal becomes visible, or uses the terminal that this page has just opened. */
   begin(opened?: Client): void {
     if (this.begun) return;
     this.begun = true;
@@ -148,7 +148,7 @@ export class Terminal {
     this.tellSize();
   }
 
-  /** Stops listening; the terminal lives on. */
+  /** Detaches. The terminal goes on. */
   detach(): void {
     this.unlisten();
     this.over = true;
@@ -204,13 +204,13 @@ export class Terminal {
         return this.gap.emit({ ...event, away: event.from === this.from });
       case "resized":
         this.actual = event;
-        if (this.telling === 0) this.resized.emit(event); // else it may be one that our own resize follows
+        if (this.telling === 0) this.resized.emit(event); // else our own resize, which follows, decides
         return;
       case "viewers":
         this.viewers = event.viewers;
         return this.viewersChanged.emit();
       case "control":
-        this.actual = undefined; // it may be about to change
+        this.actual = undefined; // the server applies our last size now
         return this.become(event.mode);
       case "exit":
         this.over = true;
@@ -237,7 +237,7 @@ export class Terminal {
   }
 }
 
-/** Cuts text after newlines if there are any: the gateway refuses a line that is too long for the terminal if it sees all of it. */
+/** Cuts text after newlines if there are any: the gateway refuses a piece with a whole line that is too long for the terminal. */
 function* pieces(text: string): Generator<string> {
   while (text.length > pieceLength) {
     let end = Math.max(text.lastIndexOf("\r", pieceLength - 1), text.lastIndexOf("\n", pieceLength - 1)) + 1 || pieceLength;

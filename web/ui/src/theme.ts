@@ -2,7 +2,7 @@ import type { ITheme } from "@xterm/xterm";
 import { settings, settingsChanged } from "./settings";
 import { Signal } from "./signal";
 
-// Light or dark: as the system says, unless the person chooses. The page's own colours are in style/; these are the terminal's.
+// The theme is light or dark, as the system says or as the person has chosen. This file has the colours of the terminal; style/ has those of the page.
 
 const system = matchMedia("(prefers-color-scheme: dark)");
 
@@ -37,7 +37,7 @@ export function searchTheme(): ITheme {
   return { ...terminalTheme(), selectionBackground: activeMatchBackground, selectionInactiveBackground: activeMatchBackground };
 }
 
-/** Sixteen colours with a contrast of at least 4.5:1 to the background, except the two that are meant to be close to it. */
+/** Sixteen colours. Each has a contrast of at least 4.5:1 to the background, except the two that are meant to be close to the background. */
 export function terminalTheme(): ITheme {
   return dark()
     ? {

@@ -1,10 +1,10 @@
 import type { Terminal as Xterm } from "@xterm/xterm";
 
-const slack = 8; // px: a finger that has moved less still taps, or presses
+const slack = 8; // px: a finger that has moved less taps or presses
 const pressTime = 500; // ms until a finger that rests selects
 const restTime = 80; // ms: a finger that rested before it left causes no momentum
 const friction = 0.996; // of the speed that is left after each ms
-const leastSpeed = 0.03; // px in a ms
+const leastSpeed = 0.03; // px per ms
 const edgeEvery = 60; // ms between two lines, while a selection is dragged beyond the edge
 const separators = /[\s()[\]{}'"`,;<>|]/;
 
@@ -22,16 +22,16 @@ interface Hooks {
 // A finger on a terminal: dragging scrolls, with momentum; holding selects a word, and dragging then extends the selection. The browser
 // turns taps into clicks. xterm.js 6 has none of this.
 export class Touch {
-  private last: { x: number; y: number; at: number } | undefined; // of the one finger that counts
+  private last: { x: number; y: number; at: number } | undefined; // of the first finger
   private moved = false;
-  private speed = 0; // px in a ms, down is positive
-  private rest = 0; // px that make no whole line yet
+  private speed = 0; // px per ms, positive downwards
+  private rest = 0; // px that are less than a line
   private press = 0;
   private frame = 0;
   private edge = 0;
   private anchor: [Cell, Cell] | undefined; // the word where a selection began, while it is made
 
-  /** scroller is what scrolls where the terminal is larger than its place. */
+  /** scroller is the element that scrolls if the terminal is larger than its place. */
   constructor(
     private readonly term: Xterm,
     private readonly screen: HTMLElement,
@@ -56,7 +56,7 @@ export class Touch {
 
   private start(event: TouchEvent): void {
     this.stop();
-    if (event.touches.length !== 1) return; // two fingers are the browser's
+    if (event.touches.length !== 1) return; // the browser handles two fingers
     const { clientX: x, clientY: y } = event.touches[0]!;
     this.last = { x, y, at: event.timeStamp };
     this.moved = false;
@@ -98,7 +98,7 @@ export class Touch {
     }
   }
 
-  /** Continues at the finger's speed, more and more slowly. */
+  /** Scrolls on at the finger's speed, which decreases. */
   private glide(speed: number, then: number): void {
     this.frame = requestAnimationFrame((now) => {
       this.frame = 0;
@@ -108,7 +108,7 @@ export class Touch {
     });
   }
 
-  /** Whether the movement is for the program in the terminal, as a wheel's would be. */
+  /** Whether the program in the terminal gets the movement, like that of a wheel. */
   private programs(): boolean {
     return this.term.buffer.active.type === "alternate" || this.term.modes.mouseTrackingMode !== "none";
   }
@@ -116,7 +116,7 @@ export class Touch {
   /** Scrolls by this many pixels, and returns whether anything can move in that direction. */
   private scroll(by: number, x: number, y: number): boolean {
     const before = this.scroller.scrollTop;
-    this.scroller.scrollTop -= by; // where the terminal is larger than its place, that comes first
+    this.scroller.scrollTop -= by; // if the terminal is larger than its place, the place scrolls first
     this.rest += by + (this.scroller.scrollTop - before);
     const { height } = this.cell();
     const lines = height ? Math.trunc(this.rest / height) : 0;
@@ -157,7 +157,7 @@ export class Touch {
     };
   }
 
-  /** Selects the word under a finger that rests. */
+  /** Selects the word under a resting finger. */
   private pick(x: number, y: number): void {
     this.anchor = this.wordAt(this.cellAt(x, y));
     this.select(...this.anchor);
@@ -179,7 +179,7 @@ export class Touch {
     return [{ col: from, row }, { col: to, row }];
   }
 
-  /** Selects from the word where it began to where the finger is; beyond the edge it scrolls. */
+  /** Extends the selection from its first word to the finger. Beyond the edge it scrolls. */
   private extend(x: number, y: number): void {
     const { top, bottom } = this.scroller.getBoundingClientRect();
     clearInterval(this.edge);

@@ -2,14 +2,14 @@ import type { Signal } from "./signal";
 
 // The content of a tab: a terminal, a session's activity, or the pool.
 export interface View {
-  readonly key: string; // the address of the view, as in location.hash: no two tabs have the same
+  readonly key: string; // the address of the view in location.hash; each tab has another
   readonly element: HTMLElement;
-  readonly changed: Signal<void>; // its label or mark is another
+  readonly changed: Signal<void>; // the label or mark has changed
   readonly icon: "terminal" | "activity" | "pool" | "record";
   label(): string;
-  /** A sign that something happened that the person has not seen, or none. */
+  /** A sign for an event that the person has not seen, or "". */
   mark(): "" | "bell" | "done" | "failed";
-  show(): void; // it is in sight now
+  show(): void; // the view is visible now
   hide(): void;
   focus(): void;
   close(): void; // for good

@@ -7,7 +7,7 @@ export function viewerName(viewer: TermViewer): string {
   return viewer.via ? `“${viewer.via}”` : viewer.subject;
 }
 
-// The other clients of the visible terminal: their number, and on request their names.
+// The other clients of the visible terminal: their number and, on request, their names.
 export class Viewers {
   readonly element: HTMLElement;
   private readonly count = h("button", { class: "viewers-count", attr: { type: "button", popovertarget: "viewers", hidden: true } });
@@ -17,10 +17,10 @@ export class Viewers {
     this.element = h("span", {}, this.count, this.list);
   }
 
-  /** Nothing is known of others where we are not connected. */
+  /** Shows the viewers of a terminal. Without a connection they are unknown. */
   show(terminal: Terminal | undefined, connected: boolean): void {
     const viewers = connected && terminal && !terminal.over ? terminal.viewers : [];
-    this.count.hidden = viewers.length < 2; // alone is what one expects
+    this.count.hidden = viewers.length < 2; // a single viewer needs no count
     say(this.count, `${plural(viewers.length, "viewer")} here`);
     const words = viewers.map((viewer) => {
       const us = terminal!.isUs(viewer) ? " (you)" : "";

@@ -1,4 +1,4 @@
-// The messages of the protocol, under the names that the page has for them. Their types are generated from the Go types.
+// The messages of the protocol under the page's names. Their types are generated from the Go types.
 import type * as wire from "../../../client/typescript/src/wire.gen";
 
 export type {

@@ -26,10 +26,10 @@ const storeKey = "trl.tabs";
 interface Remembered {
   key: string;
   place?: Place; // of a terminal
-  name?: string; // its session's: that may be gone by then
+  name?: string; // of its session, which may be gone after the reload
 }
 
-// The actions of a person on sessions, and the open views, which come back after a reload.
+// The actions of a person on sessions, and the open views. A reload restores the views.
 export class Workspace {
   capabilities: Capabilities | undefined;
   private restoring = false;
