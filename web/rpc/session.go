@@ -113,7 +113,8 @@ func sessionDestroy(k *call, q *protocol.SessionDestroy) (any, bool, error) {
 }
 
 func sessionRename(k *call, q *protocol.SessionRename) (any, bool, error) {
-	answer, pending, err := k.withSession(q.SessionRef, false, func(s *pool.Session) (any, bool, error) {
+	asks := k.c.srv.config.Cluster.Nodes != nil // then it waits for the directory, which the reading goroutine must not do
+	answer, pending, err := k.withSession(q.SessionRef, asks, func(s *pool.Session) (any, bool, error) {
 		if err := s.Rename(q.Name); err != nil {
 			return nil, false, err
 		}

@@ -17,13 +17,13 @@ func TestMain(m *testing.M) { rig.Main(m) }
 
 // nodes is a cluster on this machine.
 type nodes struct {
-	t      *testing.T
+	t      testing.TB
 	nats   *natsrig.Cluster
 	secret string
 }
 
 // newNodes starts servers of NATS and no node.
-func newNodes(t *testing.T, servers int) *nodes {
+func newNodes(t testing.TB, servers int) *nodes {
 	t.Helper()
 	n := &nodes{t: t, nats: natsrig.Start(t, servers), secret: filepath.Join(t.TempDir(), "secret")}
 	if err := os.WriteFile(n.secret, []byte(rand.Text()+rand.Text()), 0o600); err != nil {
@@ -44,7 +44,7 @@ func (n *nodes) start(name string, more ...string) *rig.Server {
 }
 
 // sees waits until a node knows these others, and nobody else but itself, and none of them is degraded.
-func sees(t *testing.T, g *rig.Server, names ...string) {
+func sees(t testing.TB, g *rig.Server, names ...string) {
 	t.Helper()
 	c := g.Dial(t)
 	defer c.Close()

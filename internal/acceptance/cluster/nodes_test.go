@@ -92,11 +92,15 @@ func TestNodesWithoutDirectory(t *testing.T) {
 		rig.Expect(t, c.Run(c.Session(), "echo hi"), 0, "hi\n", "")
 	}
 	rig.Expect(t, c.Run(id, "echo hi"), 0, "hi\n", "")
-	waits := c.Begin("session.create", object{"name": "meanwhile"})
-	rig.Expect(t, c.Run(id, "echo hi"), 0, "hi\n", "") // it does not hold up the connection
-	if f := c.Answer(waits); f.Code() != "DIRECTORY_UNAVAILABLE" {
-		t.Errorf("a new name without the directory: %+v", f.Error)
+	other := c.Session()
+	waiting := []int{c.Begin("session.create", object{"name": "meanwhile"}), c.Begin("session.create", object{"request_key": "meanwhile"}), c.Begin("session.rename", object{"session_id": id, "name": "renamed"})}
+	rig.Expect(t, c.Run(other, "echo hi"), 0, "hi\n", "") // they do not hold up the connection
+	for _, waits := range waiting {
+		if f := c.Answer(waits); f.Code() != "DIRECTORY_UNAVAILABLE" {
+			t.Errorf("a new name without the directory: %+v", f.Error)
+		}
 	}
+	rig.Expect(t, c.Run(id, "echo hi"), 0, "hi\n", "")
 	n.nats.Servers[0].Start()
 	sees(t, a, "a", "b")
 	sees(t, b, "a", "b")
