@@ -4,7 +4,7 @@ import (
 	"context"
 	"os"
 	"os/exec"
-	"strings"
+	"regexp"
 	"testing"
 	"time"
 
@@ -23,7 +23,11 @@ func TestClusterToTry(t *testing.T) {
 	}
 	ctx, cancel := context.WithTimeout(t.Context(), testkit.Patience)
 	defer cancel()
-	cmd := exec.CommandContext(ctx, "../../../deploy/cluster.sh", rig.Binary, "nodes")
+	cmd := exec.CommandContext(ctx, "../../../deploy/cluster.sh", "sh", "-ec", `"$TRL_TEST_PROGRAM" nodes
+"$TRL_TEST_PROGRAM" run --session here --node n3 -- x=1
+"$TRL_TEST_PROGRAM" run --session here -- 'echo x is $x'
+"$TRL_TEST_PROGRAM" run --where zone=z2 -- true
+"$TRL_TEST_PROGRAM" ls`)
 	cmd.Env = append(os.Environ(), "TRL_TEST_PROGRAM="+rig.Binary, "TRL_TEST_NATS="+nats, "TMPDIR="+t.TempDir())
 	cmd.Cancel = func() error { return cmd.Process.Signal(os.Interrupt) }
 	cmd.WaitDelay = 20 * time.Second
@@ -31,9 +35,9 @@ func TestClusterToTry(t *testing.T) {
 	if err != nil {
 		t.Fatalf("%v\n%s", err, out)
 	}
-	for _, node := range []string{"n1 *  ready", "n2    ready", "n3    ready"} {
-		if !strings.Contains(string(out), node) {
-			t.Errorf("no %q in\n%s", node, out)
+	for _, want := range []string{`(?m)^n1 \*  ready`, `(?m)^n2    ready`, `(?m)^n3    ready`, `x is 1`, `(?m)^s-\S+ +here .* n3$`, `(?m)^s-\S+ +default .* n2$`} {
+		if !regexp.MustCompile(want).Match(out) {
+			t.Errorf("no %q in\n%s", want, out)
 		}
 	}
 }
