@@ -113,8 +113,7 @@ func sessionDestroy(k *call, q *protocol.SessionDestroy) (any, bool, error) {
 }
 
 func sessionRename(k *call, q *protocol.SessionRename) (any, bool, error) {
-	asks := k.c.srv.config.Cluster.Nodes != nil // then it waits for the directory, which the reading goroutine must not do
-	answer, pending, err := k.withSession(q.SessionRef, asks, func(s *pool.Session) (any, bool, error) {
+	answer, pending, err := k.withSession(q.SessionRef, k.c.srv.config.Cluster.Nodes != nil, func(s *pool.Session) (any, bool, error) { // in a cluster it is slow: it waits for the directory
 		if err := s.Rename(q.Name); err != nil {
 			return nil, false, err
 		}
