@@ -70,11 +70,11 @@ func TestFloodOfMarksIsCheap(t *testing.T) {
 		`bash -c 'printf "\e]133;A\a\e]133;C\a\e]133;D;%d\a" {1..20000}'; sleep 1000`))
 	p.run(fmt.Sprintf(`trl.workspace.openAddress("term/%s/%s")`, session, term))
 	const blocks = `trl.tabs.current.marks.blocks`
-	p.until("the last mark", blocks+`.at(-1)?.exit === 20000`)
+	p.until("the last mark has come", blocks+`.at(-1)?.exit === 20000`)
 	if got := eval[string](p, `JSON.stringify([`+blocks+`.length, `+blocks+`[0].exit, trl.tabs.current.xterm.markers.length <= 3 * `+blocks+`.length])`); got != "[1000,19001,true]" {
 		t.Errorf("number of commands, exit code of the first, and whether no other markers are left: %s", got)
 	}
-	p.until("the last one is told", `/exit 20000/.test(document.querySelector(".readout .exit")?.textContent)`)
+	p.until("the bar shows the last command", `/exit 20000/.test(document.querySelector(".readout .exit")?.textContent)`)
 }
 
 // TestCtrlCInAFlood: at most 512 KiB come to the page between Ctrl-C and its echo. The page draws 300 kB per second here.
@@ -103,9 +103,9 @@ func TestCtrlCInAFlood(t *testing.T) {
 		};
 	})()`)
 	p.enter("yes")
-	p.until("it floods", `flood().flooded > 1 << 20`)
+	p.until("the flood is under way", `flood().flooded > 1 << 20`)
 	p.key("c", "KeyC", ctrl)
-	p.until("the key's echo, or too much before it", `flood().over || flood().after > 1 << 20`)
+	p.until("the echo of Ctrl-C has come, or too much before it", `flood().over || flood().after > 1 << 20`)
 	if after := eval[int](p, `flood().after`); after > 512<<10 {
 		t.Errorf("at least %d bytes came between the key and its echo", after)
 	} else {

@@ -25,17 +25,17 @@ func TestGapIsToldAndTheRestIsShown(t *testing.T) {
 	p.command("echo seen before")
 	p.command("PS1='$ '")
 	p.enter("while [ ! -e go ]; do sleep 0.02; done; " + long + "; touch gone; echo all of $((6000 + 1))")
-	p.until("it runs", `/running/.test(document.querySelector(".readout").textContent)`)
+	p.until("the command runs", `/running/.test(document.querySelector(".readout").textContent)`)
 	p.expectOffline()
 	x.cut()
-	p.until("the banner tells", `/Connection lost: it was cut off. Sessions go on/.test(document.querySelector(".banner").textContent)`)
+	p.until("the banner reports the lost connection", `/Connection lost: it was cut off. Sessions go on/.test(document.querySelector(".banner").textContent)`)
 	if err := os.WriteFile(filepath.Join(g.home, "go"), nil, 0o644); err != nil {
 		t.Fatal(err)
 	}
-	waitFor(t, "the output is over", func() bool { _, err := os.Stat(filepath.Join(g.home, "gone")); return err == nil })
+	waitFor(t, "the command has printed everything", func() bool { _, err := os.Stat(filepath.Join(g.home, "gone")); return err == nil })
 	x.mend()
-	p.until("the banner tells what is missing", `/Connection restored.*but something was lost because .* bytes of output are no longer kept/.test(document.querySelector(".banner").textContent)`)
-	p.until("the rest comes", `/^all of 6001$/m.test(`+text+`)`)
+	p.until("the banner reports the missing bytes", `/Connection restored.*but something was lost because .* bytes of output are no longer kept/.test(document.querySelector(".banner").textContent)`)
+	p.until("the kept output appears", `/^all of 6001$/m.test(`+text+`)`)
 	if !eval[bool](p, `/^seen before$/m.test(`+text+`)`) {
 		t.Error("the output from before the disconnect is gone")
 	}
@@ -45,9 +45,9 @@ func TestGapIsToldAndTheRestIsShown(t *testing.T) {
 	if wrong := eval[string](p, `(() => { const n = `+after+`; const at = n.findIndex((v, i) => i > 1 && v !== n[i-1] + 1); return n.length < 3000 || n.at(-1) !== 6000 ? n.length + " lines to " + n.at(-1) : at > 0 ? n[at-1] + " before " + n[at] : "" })()`); wrong != "" {
 		t.Error(wrong)
 	}
-	p.until("nothing is said to run", `!/running/.test(document.querySelector(".readout").textContent) && !document.querySelector(".session.busy")`)
+	p.until("the page shows nothing as running", `!/running/.test(document.querySelector(".readout").textContent) && !document.querySelector(".session.busy")`)
 	p.command("echo typed $((1+1))")
-	p.until("and its end is known", `/exit 0.*echo typed/.test(document.querySelector(".readout").textContent)`)
+	p.until("the bar shows the end of the next command", `/exit 0.*echo typed/.test(document.querySelector(".readout").textContent)`)
 }
 
 // TestReloadBesideAFullScreenProgram: the server no longer keeps the beginning of the program's output, which chose the alternate screen and the arrow keys.
@@ -57,16 +57,16 @@ func TestReloadBesideAFullScreenProgram(t *testing.T) {
 	p := g.open()
 	p.newTerminal()
 	p.enter("clear; echo beneath")
-	p.until("a clear screen", `/^beneath\n.*[#$]/.test(`+screen+`)`)
+	p.until("the screen is clear", `/^beneath\n.*[#$]/.test(`+screen+`)`)
 	p.enter(`printf '\033[?1049h\033[?1h\033[?2004h'; for i in 1 2; do ` + long + `; done; printf '\033[H\033[2Jfull\033[3;3Hscreen '; cat`)
-	p.until("it is drawn", `/^full\n\n  screen/.test(`+screen+`)`)
+	p.until("the program has drawn its screen", `/^full\n\n  screen/.test(`+screen+`)`)
 	p.do(chromedp.Reload())
-	p.until("it is there again", `trl.tabs?.current?.xterm?.buffer.active.type === "alternate" && /^full\n\n  screen/.test(`+screen+`)`)
+	p.until("the screen is there after the reload", `trl.tabs?.current?.xterm?.buffer.active.type === "alternate" && /^full\n\n  screen/.test(`+screen+`)`)
 	if modes := eval[string](p, `JSON.stringify([trl.tabs.current.xterm.modes.applicationCursorKeysMode, trl.tabs.current.xterm.modes.bracketedPasteMode])`); modes != "[true,true]" {
 		t.Errorf("application cursor keys and bracketed paste: %s, want both", modes)
 	}
 	p.key("c", "KeyC", ctrl)
-	p.until("a prompt", `/screen \^C\n.*[#$]\s*$/.test(`+screen+`)`) // what is typed before the kernel drops at ^C
+	p.until("the prompt appears", `/screen \^C\n.*[#$]\s*$/.test(`+screen+`)`) // what is typed before the kernel drops at ^C
 	p.enter(`printf '\033[?1049l\033[?1l'`)
-	p.until("below it is what was there", `/^beneath/m.test(`+screen+`)`)
+	p.until("the normal screen has its earlier text", `/^beneath/m.test(`+screen+`)`)
 }

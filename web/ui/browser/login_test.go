@@ -33,7 +33,7 @@ func TestLoginIsForOnePortAlone(t *testing.T) {
 		q.do(chromedp.Navigate(other.URL + path))
 	}
 	q.run(`document.cookie = "ours=1; path=/"`)
-	q.until("the cookie is there", `document.cookie === "ours=1"`) // a navigation that we begin may overtake it else
+	q.until("the cookie is set", `document.cookie === "ours=1"`) // a navigation that we begin may overtake it else
 	q.do(chromedp.Navigate(other.URL + "/again"))
 	mu.Lock()
 	if paths < 6 || strings.Join(sent, " ") != "ours=1" {
@@ -49,19 +49,19 @@ func TestLoginIsForOnePortAlone(t *testing.T) {
 	second.expectOffline()
 	p.run(`fetch(localStorage.getItem("trl.at") + "logout", {method: "POST", redirect: "manual"})`)
 	for _, tab := range []*page{p, second} {
-		tab.until("the login page", `location.pathname === "/login" && document.querySelector("input[name=token]")`)
+		tab.until("the login page opens", `location.pathname === "/login" && document.querySelector("input[name=token]")`)
 	}
 	second.do(chromedp.Navigate(p.origin + "/"))
-	second.until("the login page again", `location.pathname === "/login" && document.querySelector("input[name=token]")`)
+	second.until("the login page opens again", `location.pathname === "/login" && document.querySelector("input[name=token]")`)
 	second.do(chromedp.SendKeys(`input[name=token]`, g.token+"x", chromedp.ByQuery), chromedp.Submit(`form`, chromedp.ByQuery))
-	second.until("a wrong token is told on the same page", `/This token is not valid/.test(document.body.innerText) && document.activeElement.name === "token"`)
+	second.until("the same page says that the token is wrong", `/This token is not valid/.test(document.body.innerText) && document.activeElement.name === "token"`)
 	second.do(chromedp.SendKeys(`input[name=token]`, g.token, chromedp.ByQuery), chromedp.Submit(`form`, chromedp.ByQuery))
-	second.until("the page", `typeof trl === "object" && trl.connection.up`)
+	second.until("the page opens after the login", `typeof trl === "object" && trl.connection.up`)
 	second.do(chromedp.Click(`.topbar-tools button[aria-label="Settings"]`, chromedp.ByQuery))
 	second.run(`[...document.querySelectorAll("dialog button")].find((b) => b.textContent === "Log out").click()`)
-	second.until("logged out", `location.pathname === "/login" && document.querySelector("input[name=token]")`)
+	second.until("the page shows the login page after the logout", `location.pathname === "/login" && document.querySelector("input[name=token]")`)
 	second.do(chromedp.Navigate(p.origin + "/"))
-	second.until("and stays so", `location.pathname === "/login"`)
+	second.until("the person stays logged out", `location.pathname === "/login"`)
 }
 
 // TestLoginPageSaysWhatItWants: the field has a visible label, the page has the chosen theme, and the page explains why a login link does not work.
@@ -69,7 +69,7 @@ func TestLoginPageSaysWhatItWants(t *testing.T) {
 	t.Parallel()
 	g := serve(t)
 	p := g.guest("http://" + g.addr + "/login")
-	p.until("the field has a label that can be read", `document.querySelector("label[for=token]")?.checkVisibility() && document.querySelector("label[for=token]").textContent === "Token" && document.activeElement.id === "token"`)
+	p.until("the field has a visible label", `document.querySelector("label[for=token]")?.checkVisibility() && document.querySelector("label[for=token]").textContent === "Token" && document.activeElement.id === "token"`)
 	const shade = `getComputedStyle(document.body).backgroundColor`
 	for _, theme := range []string{"light", "dark"} {
 		p.run(`localStorage.setItem("trl.settings", '{"theme":"` + theme + `"}')`)
@@ -79,7 +79,7 @@ func TestLoginPageSaysWhatItWants(t *testing.T) {
 	}
 	p.expectOffline() // a refusal is logged
 	p.do(chromedp.SendKeys(`#token`, "wrong", chromedp.ByQuery), chromedp.Submit(`form`, chromedp.ByQuery))
-	p.until("a wrong token is said to be wrong", `/not valid|unknown|wrong/i.test(document.querySelector("#say").textContent)`)
+	p.until("the page says that the token is wrong", `/not valid|unknown|wrong/i.test(document.querySelector("#say").textContent)`)
 	p.run(`location.hash = "#token=old"`)
-	p.until("a bad link is told as one", `/link that you opened.*not valid here/.test(document.querySelector("#say").textContent)`)
+	p.until("the page says that the link is bad", `/link that you opened.*not valid here/.test(document.querySelector("#say").textContent)`)
 }

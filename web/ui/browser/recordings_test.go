@@ -30,21 +30,21 @@ func TestARecordingIsPlayed(t *testing.T) {
 	}
 	p.run(`trl.choose({record: true})`)
 	p.run(`trl.workspace.newTerminal(trl.tabs.current.session)`)
-	p.until("the second terminal", `trl.tabs.views.length === 2 && trl.tabs.current === trl.tabs.views[1]`)
+	p.until("the second terminal is open", `trl.tabs.views.length === 2 && trl.tabs.current === trl.tabs.views[1]`)
 	p.prompt()
-	p.until("the red dots", recorded+` && document.querySelector(".session .rec:not([hidden])")`)
+	p.until("the red dots are shown", recorded+` && document.querySelector(".session .rec:not([hidden])")`)
 	p.command("echo first")
 	p.command("printf 'caf\\303\\251 \\033[31mred\\033[0m\\n'; false")
 	p.command("echo third")
 	shown := eval[string](p, played)
 	p.enter("exit")
-	p.until("its end", `trl.tabs.current.terminal.over`)
-	p.until("no dot any more", `!`+recorded+` && !document.querySelector(".session .rec:not([hidden])")`)
+	p.until("the terminal has ended", `trl.tabs.current.terminal.over`)
+	p.until("no red dot is shown", `!`+recorded+` && !document.querySelector(".session .rec:not([hidden])")`)
 
 	p.do(chromedp.Click(`.topbar-tools button[aria-label="Recordings"]`, chromedp.ByQuery))
-	p.until("it is listed, with its end", `/exit/.test(`+tapeRow+`?.textContent) && /web-1/.test(`+tapeRow+`.textContent)`)
+	p.until("the recording is listed with its end", `/exit/.test(`+tapeRow+`?.textContent) && /web-1/.test(`+tapeRow+`.textContent)`)
 	p.run(tapeRow + `.querySelector("button").click()`)
-	p.until("the player has it", `trl.tabs.current.key.startsWith("play/") && `+tape+`?.length > 0`)
+	p.until("the player has the recording", `trl.tabs.current.key.startsWith("play/") && `+tape+`?.length > 0`)
 	if shown, at := eval[string](p, played), eval[float64](p, tape+`.position`); at != 0 || strings.Contains(shown, "third") {
 		t.Errorf("the recording begins at %v with %q", at, shown)
 	}
@@ -54,32 +54,32 @@ func TestARecordingIsPlayed(t *testing.T) {
 
 	// At the end there is what was there, and back again each place is what it was.
 	p.key("End", "End")
-	p.until("the end", tape+`.over`)
-	p.until("all of it is drawn", `/third\n/.test(`+played+`)`)
+	p.until("the player is at the end", tape+`.over`)
+	p.until("the player has drawn everything", `/third\n/.test(`+played+`)`)
 	if got := eval[string](p, played); !strings.HasPrefix(got, shown) {
 		t.Errorf("the player shows\n%s\nthe terminal showed\n%s", got, shown)
 	}
 	p.key("Home", "Home")
-	p.until("the beginning", tape+`.position === 0 && !/third/.test(`+played+`)`)
+	p.until("the player is at the beginning", tape+`.position === 0 && !/third/.test(`+played+`)`)
 	p.key("]", "BracketRight")
-	p.until("the first command", tape+`.mark?.label === "echo first"`)
+	p.until("the player is at the first command", tape+`.mark?.label === "echo first"`)
 	p.key("]", "BracketRight")
-	p.until("the second", `/printf/.test(`+tape+`.mark?.label) && /first/.test(`+played+`) && !/café/.test(`+played+`)`)
+	p.until("the player is at the second command", `/printf/.test(`+tape+`.mark?.label) && /first/.test(`+played+`) && !/café/.test(`+played+`)`)
 	p.key(".", "Period")
-	p.until("one output further", `/café red/.test(`+played+`)`)
+	p.until("the player has drawn one more output", `/café red/.test(`+played+`)`)
 	p.key("[", "BracketLeft")
-	p.until("back", `!/third/.test(`+played+`)`)
+	p.until("the player is at the mark before", `!/third/.test(`+played+`)`)
 	p.run(`(() => { const s = document.querySelector(".player-marks"); s.value = "2"; s.dispatchEvent(new Event("change")); })()`)
-	p.until("by the list", tape+`.mark?.label === "echo third"`)
+	p.until("the list of commands moves the player", tape+`.mark?.label === "echo third"`)
 	p.run(`(() => { const b = document.querySelector(".player-bar"); b.value = 0; b.dispatchEvent(new Event("input")); })()`)
-	p.until("by the bar", tape+`.position === 0`)
+	p.until("the seek bar moves the player", tape+`.position === 0`)
 
 	// It plays, at its pace; faster when asked to.
 	p.run(`(() => { const s = document.querySelector(".player-controls select"); s.value = "8"; s.dispatchEvent(new Event("change")); })()`)
 	p.run(`document.querySelector(".player-frame").focus()`)
 	p.key(" ", "Space")
-	p.until("it plays", tape+`.playing && document.querySelector('.player-controls button[aria-label="Stop"]')`)
-	p.until("to the end", `!`+tape+`.playing && `+tape+`.over && /third/.test(`+played+`)`)
+	p.until("the player plays", tape+`.playing && document.querySelector('.player-controls button[aria-label="Stop"]')`)
+	p.until("the player has played to the end", `!`+tape+`.playing && `+tape+`.over && /third/.test(`+played+`)`)
 	if words := eval[string](p, `document.querySelector(".player-bar").getAttribute("aria-valuetext")`); !strings.Contains(words, " of ") {
 		t.Errorf("the seek bar's text for screen readers is %q", words)
 	}
@@ -87,7 +87,7 @@ func TestARecordingIsPlayed(t *testing.T) {
 	// The address is one; so are the downloads.
 	address := eval[string](p, `location.hash`)
 	q := p.another("/" + address)
-	q.until("it is open there", tape+`?.length > 0`)
+	q.until("the other tab shows the recording", tape+`?.length > 0`)
 	dir := t.TempDir()
 	p.do(cdpbrowser.SetDownloadBehavior(cdpbrowser.SetDownloadBehaviorBehaviorAllow).WithDownloadPath(dir).WithBrowserContextID(p.profile))
 	for n, version := range map[int]string{0: `{"version":3,`, 1: `{"version":2,`} {
@@ -106,11 +106,11 @@ func TestARecordingIsPlayed(t *testing.T) {
 	}
 
 	p.run(`trl.workspace.openRecordings()`)
-	p.until("listed", tapeRow)
+	p.until("the recordings are listed", tapeRow)
 	p.run(tapeRow + `.querySelector('button[aria-label="Remove the recording"]').click()`)
-	p.until("it asks", `document.querySelector("dialog")`)
+	p.until("the page asks before it removes the recording", `document.querySelector("dialog")`)
 	p.do(chromedp.Click(`dialog button[value=yes]`, chromedp.ByQuery))
-	p.until("it is gone", `document.querySelector(".recordings").hidden && /No recordings/.test(document.querySelector(".stage .empty").textContent)`)
+	p.until("the recording is gone", `document.querySelector(".recordings").hidden && /No recordings/.test(document.querySelector(".stage .empty").textContent)`)
 }
 
 // TestSizesArePlayed: a recording has the size that the terminal had at each time. The player shows a recording in progress as far as it goes.
@@ -119,29 +119,29 @@ func TestSizesArePlayed(t *testing.T) {
 	g := serve(t, "--record", "terminals")
 	p := g.open()
 	p.newTerminal()
-	p.until("the policy records it", recorded)
+	p.until("the policy records the terminal", recorded)
 	before := eval[[]int](p, `[trl.tabs.current.xterm.cols, trl.tabs.current.xterm.rows]`)
 	p.command("echo small now")
 	p.do(chromedp.EmulateViewport(820, 600))
-	p.until("smaller", fmt.Sprintf(`trl.tabs.current.xterm.cols < %d && trl.tabs.current.terminal.actual.cols === trl.tabs.current.xterm.cols`, before[0]))
+	p.until("the terminal is smaller", fmt.Sprintf(`trl.tabs.current.xterm.cols < %d && trl.tabs.current.terminal.actual.cols === trl.tabs.current.xterm.cols`, before[0]))
 	p.command("stty size")
 	after := eval[[]int](p, `[trl.tabs.current.xterm.cols, trl.tabs.current.xterm.rows]`)
 	p.run(`trl.workspace.openRecordings(trl.tabs.current.session)`)
-	p.until("it is being made", `/recording/.test(`+tapeRow+`?.textContent)`)
+	p.until("the recording is in progress", `/recording/.test(`+tapeRow+`?.textContent)`)
 	p.run(tapeRow + `.querySelector("button").click()`)
-	p.until("the player", tape+`?.length > 0`)
+	p.until("the player is open", tape+`?.length > 0`)
 	const size = `[trl.tabs.current.xterm.cols, trl.tabs.current.xterm.rows].join()`
-	p.until("the size at the beginning", fmt.Sprintf(`%s === "%d,%d"`, size, before[0], before[1]))
+	p.until("the player has the size of the beginning", fmt.Sprintf(`%s === "%d,%d"`, size, before[0], before[1]))
 	p.run(tape + `.seek(1e9)`)
-	p.until("the size at the end", fmt.Sprintf(`%s === "%d,%d"`, size, after[0], after[1]))
-	p.until("what it is of is told", `/being recorded/.test(trl.tabs.current.element.textContent)`)
+	p.until("the player has the size of the end", fmt.Sprintf(`%s === "%d,%d"`, size, after[0], after[1]))
+	p.until("the player says that the recording is in progress", `/being recorded/.test(trl.tabs.current.element.textContent)`)
 	p.run(`trl.tabs.select(trl.tabs.views[0])`)
 	p.prompt()
 	p.command("echo ad''ded")
 	p.run(`trl.tabs.select(trl.tabs.views[2])`)
 	for end := time.Now().Add(patience); ; {
 		p.run(`trl.tabs.current.element.querySelector(".readout button").click()`)
-		p.until("loaded", tape)
+		p.until("the recording is loaded again", tape)
 		p.run(tape + `.seek(1e9)`)
 		if eval[bool](p, `new Promise((then) => setTimeout(() => then(/added/.test(`+played+`)), 200))`) {
 			break

@@ -450,7 +450,7 @@ func (p *page) newTerminal() {
 // prompt waits until the shell waits for a command.
 func (p *page) prompt() {
 	p.t.Helper()
-	p.until("a prompt", `/[#$] $/.test(`+lastLine+`)`)
+	p.until("the prompt appears", `/[#$] $/.test(`+lastLine+`)`)
 }
 
 const (

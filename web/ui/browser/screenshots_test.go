@@ -33,8 +33,8 @@ func TestScreenshots(t *testing.T) {
 			emulation.SetEmulatedMedia().WithFeatures([]*emulation.MediaFeature{{Name: "prefers-color-scheme", Value: scheme}}),
 			chromedp.EmulateViewport(width, height, chromedp.EmulateScale(1.5)),
 		)
-		p.until("the colours are there", fmt.Sprintf(`(trl.tabs.current?.xterm?.options.theme.background ?? "#ffffff") === "#ffffff" || %t`, scheme == "dark"))
-		p.until("everything is drawn", `new Promise((drawn) => setTimeout(() => requestAnimationFrame(() => drawn(true)), 400))`)
+		p.until("the page has its colours", fmt.Sprintf(`(trl.tabs.current?.xterm?.options.theme.background ?? "#ffffff") === "#ffffff" || %t`, scheme == "dark"))
+		p.until("the terminal is drawn", `new Promise((drawn) => setTimeout(() => requestAnimationFrame(() => drawn(true)), 400))`)
 		var png []byte
 		p.do(chromedp.ActionFunc(func(ctx context.Context) (err error) {
 			png, err = cdppage.CaptureScreenshot().Do(ctx)
@@ -52,7 +52,7 @@ func TestScreenshots(t *testing.T) {
 	p.until("the session is listed", fmt.Sprintf(sessionID, "agent"))
 	p.run(fmt.Sprintf(`trl.connection.call("process.start", {session_id: `+sessionID+`, name: "dev server", command: "python3 -u -m http.server 0"})`, "agent"))
 	g.background("agent", "for n in $(seq 1 400); do echo \"building unit $n of 400\"; sleep 0.2; done")
-	p.until("it runs", `trl.sessions.list.some((s) => s.current_exec)`)
+	p.until("the command runs", `trl.sessions.list.some((s) => s.current_exec)`)
 	g.background("agent", "./check all")
 	g.background("agent", "git push")
 	g.run("nightly", "true")
@@ -71,14 +71,14 @@ func TestScreenshots(t *testing.T) {
 	p.run(`document.querySelector('.session.on button[aria-label="Share"]').click()`)
 	p.until("the link is listed", `/a friend/.test(document.querySelector(".shares")?.textContent)`)
 	p.run(`[...document.querySelectorAll("dialog button")].find((b) => b.textContent === "Make a link").click()`)
-	p.until("the link", `document.querySelector(".share-link")`)
+	p.until("the link is shown", `document.querySelector(".share-link")`)
 	shot("share-dark", "dark", 1240, 740)
 	p.key("Escape", "Escape")
 	p.until("the dialog is closed", `!document.querySelector("dialog")`)
 
 	p.openActivity("agent")
-	p.until("the queue", `/git push/.test(document.querySelector(".queue").textContent)`)
-	p.until("the port", `document.querySelector(".process .port")`)
+	p.until("the queue is shown", `/git push/.test(document.querySelector(".queue").textContent)`)
+	p.until("the port is shown", `document.querySelector(".process .port")`)
 	p.run(`(() => { for (const b of document.querySelectorAll(".block .fold")) if (/cd project/.test(b.parentElement.textContent)) b.click(); })()`)
 	shot("activity-light", "light", 1240, 740)
 	shot("activity-dark", "dark", 1240, 740)
@@ -91,23 +91,23 @@ func TestScreenshots(t *testing.T) {
 			g.run(fmt.Sprintf("job-%d", n%15), "true")
 		}
 	}
-	p.until("there is a past", past)
+	p.until("the pool has enough samples", past)
 	shot("pool-light", "light", 1240, 740)
 	shot("pool-dark", "dark", 1240, 740)
 
 	p.do(chromedp.EmulateViewport(1240, 740, chromedp.EmulateScale(1.5)))
 	p.run(`trl.choose({record: true})`)
 	p.run(`trl.workspace.newTerminal(trl.tabs.views.find((v) => v.xterm).session)`)
-	p.until("another terminal", `trl.tabs.current.xterm && trl.tabs.current.terminal.recorded`)
+	p.until("the second terminal is recorded", `trl.tabs.current.xterm && trl.tabs.current.terminal.recorded`)
 	p.prompt()
 	for _, command := range []string{"cd project", "ls -l", "./check parse queue stream", "./check journal", "grep -n TODO *.go", "git status"} {
 		p.command(command)
 	}
 	p.enter("exit")
 	p.run(`trl.workspace.openRecordings()`)
-	p.until("it is listed, with its end", `/exit/.test(`+tapeRow+`?.textContent)`)
+	p.until("the recording is listed with its end", `/exit/.test(`+tapeRow+`?.textContent)`)
 	p.run(tapeRow + `.querySelector("button").click()`)
-	p.until("the player", tape+`?.length > 0`)
+	p.until("the player is open", tape+`?.length > 0`)
 	p.run(tape + `.seek(` + tape + `.length * 0.8)`)
 	shot("player-light", "light", 1240, 740)
 	shot("player-dark", "dark", 1240, 740)

@@ -26,14 +26,14 @@ func (g *gateway) guest(address string) *page {
 func (p *page) share(what, mode string) (address string) {
 	p.t.Helper()
 	p.run(`(document.querySelector('.session.on button[aria-label="Share"]') ?? document.querySelector('.session button[aria-label="Share"]')).click()`)
-	p.until("the dialog", `document.querySelector("#share-what")`)
+	p.until("the dialog is open", `document.querySelector("#share-what")`)
 	p.run(`document.querySelector("#share-what").value = "` + what + `"`)
 	p.run(`document.querySelector("#share-mode").value = "` + mode + `"`)
 	p.run(`document.querySelector("#share-name").value = "a friend"`)
 	p.run(`[...document.querySelectorAll("dialog button")].find((b) => b.textContent === "Make a link").click()`)
-	p.until("the link", `document.querySelector(".share-link")`)
+	p.until("the link is shown", `document.querySelector(".share-link")`)
 	address = eval[string](p, `document.querySelector(".share-link").value`)
-	p.until("it is listed", `/a friend/.test(document.querySelector(".shares").textContent)`)
+	p.until("the link is listed", `/a friend/.test(document.querySelector(".shares").textContent)`)
 	p.key("Escape", "Escape")
 	p.until("the dialog is closed", `!document.querySelector("dialog")`)
 	return address
@@ -49,9 +49,9 @@ func TestLinkToLook(t *testing.T) {
 
 	guest := g.guest(address)
 	const there = `typeof trl === "object" && trl.connection.up && trl.tabs.current?.xterm`
-	guest.until("the guest is at the terminal", there)
-	guest.until("and sees what is on it", `/^shown to all$/m.test(`+text+`)`)
-	guest.until("who is told what he is", `/guest of admin \(may watch\)/.test(document.querySelector(".statusbar").textContent)`)
+	guest.until("the guest's page shows the terminal", there)
+	guest.until("the guest sees the output", `/^shown to all$/m.test(`+text+`)`)
+	guest.until("the page says that the person is a guest", `/guest of admin \(may watch\)/.test(document.querySelector(".statusbar").textContent)`)
 	if where := eval[string](guest, `location.href`); strings.Contains(where, "token") {
 		t.Errorf("the address bar shows the token: %s", where)
 	}
@@ -65,26 +65,26 @@ func TestLinkToLook(t *testing.T) {
 		t.Errorf("input of a watching guest was answered with %s", refused)
 	}
 	owner.command("echo the last")
-	guest.until("it goes on live", `/^the last$/m.test(`+text+`)`)
+	guest.until("the guest sees later output", `/^the last$/m.test(`+text+`)`)
 	if got := eval[string](owner, text); strings.Contains(got, "guest") || strings.Contains(got, "by hand") {
 		t.Errorf("a watching guest typed:\n%s", got)
 	}
 	guest.do(chromedp.Reload())
-	guest.until("it is there again after a reload", there+` && /^the last$/m.test(`+text+`)`)
+	guest.until("the terminal is there after a reload", there+` && /^the last$/m.test(`+text+`)`)
 
 	guest.run(`location.hash = "` + address[strings.Index(address, "#"):] + `"`)
-	guest.until("the link may be pasted over it, and leaves the address bar", there+` && !location.href.includes("token") && /^the last$/m.test(`+text+`)`)
+	guest.until("the page takes another link from the address bar and removes it there", there+` && !location.href.includes("token") && /^the last$/m.test(`+text+`)`)
 
 	guest.expectOffline() // the revoked link's connection fails
 	owner.run(`document.querySelector('.session button[aria-label="Share"]').click()`)
-	owner.until("the guest is counted", `/1 guest/.test(document.querySelector(".shares")?.textContent)`)
+	owner.until("the dialog counts the guest", `/1 guest/.test(document.querySelector(".shares")?.textContent)`)
 	owner.run(`[...document.querySelectorAll(".share button")].find((b) => b.textContent === "Revoke").click()`)
-	owner.until("the link is gone", `/No links/.test(document.querySelector(".shares").textContent)`)
-	guest.until("the guest is told", `/expired or was revoked/.test(document.body.innerText)`)
-	guest.until("and nothing else", nothingOffered)
-	guest.until("nor who is there, of whom nothing is known any more", `!/View only/.test(document.body.innerText) && document.querySelector(".viewers-count").hidden`)
+	owner.until("the link is no longer listed", `/No links/.test(document.querySelector(".shares").textContent)`)
+	guest.until("the page tells the guest that the link no longer works", `/expired or was revoked/.test(document.body.innerText)`)
+	guest.until("the page offers the guest nothing else", nothingOffered)
+	guest.until("the page shows no viewers", `!/View only/.test(document.body.innerText) && document.querySelector(".viewers-count").hidden`)
 	guest.do(chromedp.Reload())
-	guest.until("and stays out", `/expired or was revoked/.test(document.body.innerText) && !trl.connection.up && `+nothingOffered)
+	guest.until("the link does not work after a reload", `/expired or was revoked/.test(document.body.innerText) && !trl.connection.up && `+nothingOffered)
 }
 
 // nothingOffered is true if the page offers nothing to a guest whose link no longer works.
@@ -101,16 +101,16 @@ func TestLinkToWorkInASession(t *testing.T) {
 	address := owner.share("session", "control")
 
 	guest := g.guest(address)
-	guest.until("the guest has a terminal of his own", `typeof trl === "object" && trl.connection.up && trl.tabs.current?.xterm`)
-	guest.until("and sees the one session", `trl.sessions.list.length === 1 && /shared/.test(document.querySelector(".sidebar").textContent)`)
-	guest.until("a prompt", `/[#$] $/.test(`+lastLine+`)`)
+	guest.until("the guest has a terminal", `typeof trl === "object" && trl.connection.up && trl.tabs.current?.xterm`)
+	guest.until("the guest sees only the shared session", `trl.sessions.list.length === 1 && /shared/.test(document.querySelector(".sidebar").textContent)`)
+	guest.until("the prompt appears", `/[#$] $/.test(`+lastLine+`)`)
 	guest.enter("pwd")
-	guest.until("it is in the session's directory", `/^\/usr$/m.test(`+text+`)`)
+	guest.until("the terminal is in the session's directory", `/^\/usr$/m.test(`+text+`)`)
 	if got := g.run("shared", "pwd"); got != "/usr\n" {
 		t.Errorf("pwd of the session prints %q, want /usr", got)
 	}
 	guest.run(`trl.workspace.openActivity(trl.sessions.list[0].session_id)`)
-	guest.until("the owner's commands", `/exit 0|ok|pwd/.test(document.querySelector(".block")?.textContent)`)
+	guest.until("the guest sees the owner's commands", `/exit 0|ok|pwd/.test(document.querySelector(".block")?.textContent)`)
 	for _, method := range []string{"session.create", "session.destroy", "share.list", "system.stats"} {
 		if got := eval[string](guest, `trl.connection.call("`+method+`", {session_id: trl.sessions.list[0].session_id}).then(() => "taken", (e) => e.code)`); got != "FORBIDDEN" {
 			t.Errorf("%s of a guest was answered with %s", method, got)
@@ -119,15 +119,15 @@ func TestLinkToWorkInASession(t *testing.T) {
 
 	guest.expectOffline()
 	owner.run(`document.querySelector('.session button[aria-label="Share"]').click()`)
-	owner.until("the guest is counted", `/1 guest/.test(document.querySelector(".shares")?.textContent)`)
+	owner.until("the dialog counts the guest", `/1 guest/.test(document.querySelector(".shares")?.textContent)`)
 	owner.run(`[...document.querySelectorAll("dialog button")].find((b) => b.textContent === "Make a link").click()`)
-	owner.until("a second link", `document.querySelector(".share-link") && document.querySelectorAll(".share").length === 2`)
+	owner.until("the second link is listed", `document.querySelector(".share-link") && document.querySelectorAll(".share").length === 2`)
 	for range 2 {
 		n := eval[int](owner, `document.querySelectorAll(".share").length`)
 		owner.run(`document.querySelector(".share button").click()`)
-		owner.until("one less", fmt.Sprintf(`document.querySelectorAll(".share").length === %d`, n-1))
+		owner.until("one link less is listed", fmt.Sprintf(`document.querySelectorAll(".share").length === %d`, n-1))
 	}
-	owner.until("nor is the link shown that is revoked", `!document.querySelector(".share-link")`)
-	guest.until("the guest is told", `/expired or was revoked/.test(document.body.innerText)`)
-	guest.until("and nothing else", nothingOffered)
+	owner.until("the dialog does not show the revoked link", `!document.querySelector(".share-link")`)
+	guest.until("the page tells the guest that the link no longer works", `/expired or was revoked/.test(document.body.innerText)`)
+	guest.until("the page offers the guest nothing else", nothingOffered)
 }

@@ -19,7 +19,7 @@ func TestTypingRunsCommandsAndVimDraws(t *testing.T) {
 	p.newTerminal()
 	p.write("echo $((6*7)) 'ünï → 你好'")
 	p.key("Enter", "Enter")
-	p.until("the output", `/^42 ünï → 你好$/m.test(`+text+`)`)
+	p.until("the output appears", `/^42 ünï → 你好$/m.test(`+text+`)`)
 	p.prompt()
 
 	// Plain control keys are the shell's: the page binds none of them.
@@ -29,7 +29,7 @@ func TestTypingRunsCommandsAndVimDraws(t *testing.T) {
 	p.prompt()
 	p.write("echo one two")
 	p.key("w", "KeyW", ctrl)
-	p.until("bash took a word away", lastLine+`.endsWith("echo one ")`)
+	p.until("bash has deleted a word", lastLine+`.endsWith("echo one ")`)
 	p.key("u", "KeyU", ctrl)
 
 	if _, err := exec.LookPath("vim"); err != nil {
@@ -38,13 +38,13 @@ func TestTypingRunsCommandsAndVimDraws(t *testing.T) {
 	p.enter("vim -u NONE -N written.txt")
 	p.until("vim draws its screen", `trl.tabs.current.xterm.buffer.active.type === "alternate" && /^~ *$/m.test(`+screen+`) && /written\.txt/.test(`+screen+`)`)
 	p.write("ihello from vim")
-	p.until("vim shows what was typed", `/^hello from vim *$/m.test(`+screen+`)`)
+	p.until("vim shows the typed text", `/^hello from vim *$/m.test(`+screen+`)`)
 	p.key("Escape", "Escape")
 	p.enter(":wq")
 	p.until("vim is gone", `trl.tabs.current.xterm.buffer.active.type === "normal"`)
 	p.prompt()
 	p.enter("cat written.txt")
-	p.until("the file", `/^hello from vim$/m.test(`+text+`)`)
+	p.until("the file has the text", `/^hello from vim$/m.test(`+text+`)`)
 }
 
 func TestSizeIsExact(t *testing.T) {
@@ -85,15 +85,15 @@ func TestReloadInTheMiddleOfOutputShowsEveryLineOnce(t *testing.T) {
 	p.run(`trl.choose({scrollback: 250000})`)
 	p.newTerminal()
 	p.enter("seq 1 200000")
-	p.until("a part has come", `trl.tabs.current.xterm.buffer.active.length > 20000`)
+	p.until("some lines have come", `trl.tabs.current.xterm.buffer.active.length > 20000`)
 	p.do(chromedp.Reload())
-	p.until("the terminal is back", `typeof trl === "object" && trl.tabs.current?.xterm && trl.connection.up`)
-	p.until("all has come", `/^200000\n.*[#$] *$/m.test(`+tail+`)`)
+	p.until("the terminal is back after the reload", `typeof trl === "object" && trl.tabs.current?.xterm && trl.connection.up`)
+	p.until("all lines have come", `/^200000\n.*[#$] *$/m.test(`+tail+`)`)
 	if wrong := eval[string](p, fmt.Sprintf(everyLine, text, 200000)); wrong != "" {
 		t.Error(wrong)
 	}
 	p.enter("echo still $((40+2))")
-	p.until("it is in control still", `/^still 42$/m.test(`+tail+`)`)
+	p.until("the terminal is still in control", `/^still 42$/m.test(`+tail+`)`)
 }
 
 // TestFloodYieldsToCtrlC: the page responds under 50 MB of output, and Ctrl-C has its effect after the output that was already on its way.
@@ -102,7 +102,7 @@ func TestFloodYieldsToCtrlC(t *testing.T) {
 	p := g.open()
 	p.newTerminal()
 	p.enter("head -c 37500000 /dev/zero | base64; echo done") // 50 MB
-	p.until("it floods", `trl.tabs.current.xterm.buffer.active.length > 2000`)
+	p.until("the flood is under way", `trl.tabs.current.xterm.buffer.active.length > 2000`)
 	if most := eval[float64](p, `new Promise((resolve) => {
 		let most = 0, n = 0, before = performance.now();
 		const look = () => { const now = performance.now(); most = Math.max(most, now - before); before = now; ++n < 40 ? setTimeout(look, 0) : resolve(most); };
@@ -133,7 +133,7 @@ func TestWholeFloodIsDrawn(t *testing.T) {
 	p := g.open()
 	p.newTerminal()
 	p.enter("head -c 6000000 /dev/zero | base64; echo done") // 8 MB: 32 windows
-	p.until("the end", `/^done$/m.test(`+tail+`)`)
+	p.until("the end of the output appears", `/^done$/m.test(`+tail+`)`)
 	if eval[bool](p, `/not kept|no longer kept/.test(`+text+`)`) {
 		t.Error("bytes were skipped")
 	}
@@ -149,9 +149,9 @@ func TestReplayAnswersNoQueries(t *testing.T) {
 	p.until("the program gets its answers", `/^got [1-9]/m.test(`+text+`)`)
 	p.prompt()
 	p.do(chromedp.Reload())
-	p.until("the terminal is back", `typeof trl === "object" && trl.tabs.current?.xterm && /^got /m.test(`+text+`)`)
+	p.until("the terminal is back after the reload", `typeof trl === "object" && trl.tabs.current?.xterm && /^got /m.test(`+text+`)`)
 	p.enter("echo clean")
-	p.until("nothing was typed before it", `/[#$] echo clean$/m.test(`+text+`) && /^clean$/m.test(`+text+`)`)
+	p.until("nothing was typed before the command", `/[#$] echo clean$/m.test(`+text+`) && /^clean$/m.test(`+text+`)`)
 }
 
 func TestSearchFindsAndCounts(t *testing.T) {
@@ -160,15 +160,15 @@ func TestSearchFindsAndCounts(t *testing.T) {
 	p := g.open()
 	p.newTerminal()
 	p.enter("seq -f 'needle-%g' 1 300; echo end")
-	p.until("the output", `/^end$/m.test(`+text+`)`)
+	p.until("the output appears", `/^end$/m.test(`+text+`)`)
 	p.key("F", "KeyF", ctrl, shift)
 	p.until("the search box has the focus", `document.activeElement.type === "search"`)
 	p.write("needle-7")
-	p.until("it counts", `/of 11$/.test(document.querySelector(".find-count").textContent)`)
+	p.until("the search box counts the matches", `/of 11$/.test(document.querySelector(".find-count").textContent)`)
 	before := eval[string](p, `document.querySelector(".find-count").textContent`)
 	p.key("Enter", "Enter")
-	p.until("Enter goes on", `document.querySelector(".find-count").textContent !== "`+before+`"`)
-	p.until("the match is in sight", `/^needle-7/m.test(`+screen+`)`)
+	p.until("Enter goes to the next match", `document.querySelector(".find-count").textContent !== "`+before+`"`)
+	p.until("the match is visible", `/^needle-7/m.test(`+screen+`)`)
 	p.key("Escape", "Escape")
 	p.until("the terminal has the focus again", `document.querySelector(".find").hidden && document.activeElement.classList.contains("xterm-helper-textarea")`)
 }
@@ -189,23 +189,23 @@ func TestSeveralLinesAreShownBeforeTheyArePasted(t *testing.T) {
 	p.paste("echo one-line")
 	p.until("one line is pasted at once", lastLine+`.endsWith("echo one-line")`)
 	p.key("Enter", "Enter")
-	p.until("it ran", `/^one-line$/m.test(`+text+`)`)
+	p.until("the pasted command ran", `/^one-line$/m.test(`+text+`)`)
 	p.prompt()
 
 	p.paste("echo first\necho second\n")
-	p.until("the lines are shown", `/Paste 2 lines\?/.test(document.querySelector("dialog")?.textContent) && /echo second/.test(document.querySelector(".paste-preview").textContent)`)
+	p.until("the dialog shows the lines", `/Paste 2 lines\?/.test(document.querySelector("dialog")?.textContent) && /echo second/.test(document.querySelector(".paste-preview").textContent)`)
 	p.key("Escape", "Escape")
-	p.until("no is no", `!document.querySelector("dialog") && `+lastLine+`.endsWith("# ") || `+lastLine+`.endsWith("$ ")`)
+	p.until("Escape pastes nothing", `!document.querySelector("dialog") && `+lastLine+`.endsWith("# ") || `+lastLine+`.endsWith("$ ")`)
 
 	p.paste("echo fi\x1b[201~rst\necho second\n")
-	p.until("the lines are shown", `document.querySelector("dialog")`)
+	p.until("the dialog shows the lines", `document.querySelector("dialog")`)
 	p.do(chromedp.Click(`dialog button[value=yes]`, chromedp.ByQuery))
 	p.until("bash holds both lines as one text", `/echo fi.*rst\n.*echo second/.test(`+text+`)`)
 	if eval[bool](p, `/^second$/m.test(`+text+`)`) {
 		t.Error("the lines ran before Enter")
 	}
 	p.key("Enter", "Enter")
-	p.until("they run on Enter", `/^second$/m.test(`+text+`)`)
+	p.until("both lines run on Enter", `/^second$/m.test(`+text+`)`)
 }
 
 // TestHugePasteArrivesWhole: a paste is larger than a message may be and larger than the server's buffer for a program that does not read yet.
@@ -215,7 +215,7 @@ func TestHugePasteArrivesWhole(t *testing.T) {
 	p := g.open()
 	p.newTerminal()
 	p.enter("cat | sha1sum")
-	p.until("it runs", `trl.tabs.current.marks.running`)
+	p.until("the command runs", `trl.tabs.current.marks.running`)
 	p.run(`(globalThis.lost = 0, trl.connection.status.on(() => lost++))`)
 	p.run(`(globalThis.output = { next: -1, gaps: 0, tail: "" }, trl.tabs.current.terminal.chunk.on(({ offset, bytes }) => {
 		if (output.next >= 0 && offset !== output.next) output.gaps++;
@@ -227,7 +227,7 @@ func TestHugePasteArrivesWhole(t *testing.T) {
 	p.run(`trl.tabs.current.terminal.input("typed after it\r\x04")`)
 	want := sha1.Sum([]byte(strings.Repeat(line+"\n", lines) + "typed after it\n"))
 	// The kernel prints echo that it still has after what sha1sum prints, and drops some of it when the terminal is slow.
-	p.until("all of it has arrived", fmt.Sprintf(`output.tail.includes("%x  -\r\n")`, want))
+	p.until("all of the paste has arrived", fmt.Sprintf(`output.tail.includes("%x  -\r\n")`, want))
 	if eval[int](p, `lost`) != 0 {
 		t.Error("the paste ended the connection")
 	}
@@ -243,24 +243,24 @@ func TestProgramsWriteTheClipboardAndNeverReadIt(t *testing.T) {
 	p.newTerminal()
 	eval[any](p, `navigator.clipboard.writeText("secret").then(() => true)`)
 	p.enter(`printf '\e]52;c;?\a'; IFS= read -rs -t 1 -d '' a; echo "got ${#a} bytes"`)
-	p.until("the program got nothing", `/^got 0 bytes$/m.test(`+text+`)`)
+	p.until("the program got no answer", `/^got 0 bytes$/m.test(`+text+`)`)
 	p.prompt()
 	p.enter(`printf '\e]52;c;%s\a' "$(printf 'from the program' | base64)"`)
-	p.until("the clipboard has it", `/copied 16 characters/.test(document.querySelector(".notices").textContent)`)
+	p.until("the page says that it copied the text", `/copied 16 characters/.test(document.querySelector(".notices").textContent)`)
 	if got := p.clipboard(); got != "from the program" {
 		t.Errorf("the clipboard has %q", got)
 	}
 
 	// Selecting copies.
 	p.enter("echo selectable")
-	p.until("the output", `/^selectable$/m.test(`+text+`)`)
+	p.until("the output appears", `/^selectable$/m.test(`+text+`)`)
 	at := eval[[]float64](p, `(() => {
 		const x = trl.tabs.current.xterm, grid = document.querySelector(".xterm-screen").getBoundingClientRect();
 		const y = Array.from({length: x.rows}, (_, y) => y).findLast((y) => x.buffer.active.getLine(x.buffer.active.viewportY + y)?.translateToString(true) === "selectable");
 		return [grid.left + 30, grid.top + (y + .5) * grid.height / x.rows];
 	})()`)
 	p.do(chromedp.MouseClickXY(at[0], at[1], chromedp.ClickCount(2)))
-	p.until("it is copied", `trl.tabs.current.xterm.getSelection() === "selectable"`)
+	p.until("the word is selected", `trl.tabs.current.xterm.getSelection() === "selectable"`)
 	for end := time.Now().Add(patience); ; { // writing it takes a moment
 		got := p.clipboard()
 		if got == "selectable" {
@@ -279,16 +279,16 @@ func TestCommandBlocks(t *testing.T) {
 	p.newTerminal()
 	p.command("seq 1 100")
 	p.command("ls /does/not/exist; (exit 3)")
-	p.until("the end is marked", `/exit 3/.test(document.querySelector(".readout").textContent)`)
-	p.until("both have their marks", `document.querySelectorAll(".command-mark.ill").length === 1`)
+	p.until("the end of the command is marked", `/exit 3/.test(document.querySelector(".readout").textContent)`)
+	p.until("both commands have their marks", `document.querySelectorAll(".command-mark.ill").length === 1`)
 	if got := eval[string](p, `trl.tabs.current.marks.blocks.filter((b) => b.from).map((b) => b.command + "|" + b.exit).join("\n")`); got != "seq 1 100|0\nls /does/not/exist; (exit 3)|3" {
 		t.Errorf("blocks: %q", got)
 	}
 	p.key("ArrowUp", "ArrowUp", ctrl, shift)
 	p.key("ArrowUp", "ArrowUp", ctrl, shift)
-	p.until("the first command is in sight", `/seq 1 100/.test(`+screen+`)`)
+	p.until("the first command is visible", `/seq 1 100/.test(`+screen+`)`)
 	p.key("Y", "KeyY", ctrl, shift)
-	p.until("its output is copied", `/Copied 100 lines/.test(document.querySelector(".notices").textContent)`)
+	p.until("the output of the first command is copied", `/Copied 100 lines/.test(document.querySelector(".notices").textContent)`)
 	got := p.clipboard()
 	if lines := strings.Split(got, "\n"); len(lines) != 100 || lines[0] != "1" || lines[99] != "100" {
 		t.Errorf("copied %d lines: %.40q", len(lines), got)
@@ -304,12 +304,12 @@ func TestCommandThatEndsItsShell(t *testing.T) {
 		p.newTerminal()
 		p.enter(test.command)
 		p.until("the terminal has ended", `trl.tabs.current.terminal.over`)
-		p.until("and its last command", fmt.Sprintf(`trl.tabs.current.element.querySelector(".readout").textContent.includes(%q)`, test.says))
-		p.until("nothing is busy", `!document.querySelector(".session.busy") && !/sleep|exit|kill/.test(document.querySelector(".sessions").textContent)`)
+		p.until("the bar shows the end of the last command", fmt.Sprintf(`trl.tabs.current.element.querySelector(".readout").textContent.includes(%q)`, test.says))
+		p.until("no session is shown as busy", `!document.querySelector(".session.busy") && !/sleep|exit|kill/.test(document.querySelector(".sessions").textContent)`)
 	}
 	p.newTerminal()
 	p.run(`trl.connection.call("session.destroy", {session_id: trl.tabs.current.session})`)
-	p.until("with its session it has ended, too", `/^This terminal has ended with its session\./.test(trl.tabs.current.element.querySelector(".pane-note").textContent)`)
+	p.until("the terminal says that it has ended with its session", `/^This terminal has ended with its session\./.test(trl.tabs.current.element.querySelector(".pane-note").textContent)`)
 }
 
 func TestLostGraphicsDoNotLoseTheScreen(t *testing.T) {
@@ -322,8 +322,8 @@ func TestLostGraphicsDoNotLoseTheScreen(t *testing.T) {
 	}
 	p.run(`document.querySelectorAll(".xterm-screen canvas").forEach((c) => c.getContext("webgl2")?.getExtension("WEBGL_lose_context")?.loseContext())`)
 	p.enter(`printf '\e[38;2;10;200;30mstill\e[0m drawn\n'`)
-	p.until("elements draw it", `[...document.querySelectorAll(".xterm-rows > div")].some((row) => /still drawn/.test(row.textContent.replaceAll("\u00a0", " ")))`)
-	p.until("in its colour", `[...document.querySelectorAll(".xterm-rows span")].some((s) => s.textContent === "still" && s.style.color)`)
+	p.until("xterm.js draws with elements", `[...document.querySelectorAll(".xterm-rows > div")].some((row) => /still drawn/.test(row.textContent.replaceAll("\u00a0", " ")))`)
+	p.until("the colour is right", `[...document.querySelectorAll(".xterm-rows span")].some((s) => s.textContent === "still" && s.style.color)`)
 }
 
 // TestCommandsEndAfterTheirPromptIsGone: the page reports the end of a command whose prompt has left the buffer.
@@ -335,14 +335,14 @@ func TestCommandsEndAfterTheirPromptIsGone(t *testing.T) {
 	p.command("true")
 	for n, command := range []string{`printf '\e[H\e[2J\e[3J'; (exit 11)`, "seq 1 30000; (exit 12)"} {
 		p.enter(command)
-		p.until("its end is told", fmt.Sprintf(`/exit %d/.test(document.querySelector(".readout .exit")?.textContent)`, 11+n))
+		p.until("the page shows the end of the command", fmt.Sprintf(`/exit %d/.test(document.querySelector(".readout .exit")?.textContent)`, 11+n))
 		p.prompt()
 		if eval[bool](p, `!!trl.tabs.current.marks.running || trl.tabs.current.marks.current.took === undefined`) {
 			t.Errorf("%s: the page shows it as running, or without its duration", command)
 		}
 	}
 	p.enter("echo next")
-	p.until("the next has ended", `trl.tabs.current.marks.current.command === "echo next" && trl.tabs.current.marks.current.ended`)
+	p.until("the next command has ended", `trl.tabs.current.marks.current.command === "echo next" && trl.tabs.current.marks.current.ended`)
 	if got := eval[int](p, `trl.tabs.current.marks.blocks.filter((b) => b.prompt.isDisposed).length`); got != 0 {
 		t.Errorf("the page keeps %d commands whose prompts are gone", got)
 	}
@@ -357,7 +357,7 @@ func TestHalvesOfACharacterAreTyped(t *testing.T) {
 	for _, half := range []string{`echo \ud83d`, `\ude00 \ud83d`, `lone\r`} {
 		p.run(`trl.tabs.current.xterm.input("` + half + `")`)
 	}
-	p.until("what is whole arrives", `/^😀 lone$/m.test(`+text+`)`)
+	p.until("complete characters arrive", `/^😀 lone$/m.test(`+text+`)`)
 	if told := eval[string](p, `document.querySelector(".notices").textContent`); told != "" {
 		t.Errorf("the page reports: %s", told)
 	}
@@ -381,11 +381,11 @@ func TestWidthsAreThoseOfGraphemes(t *testing.T) {
 	term := eval[string](p, fmt.Sprintf(`trl.connection.call("term.open", {session_id: %q, cols: 80, rows: 24, command: %q}).then((t) => t.term_id)`, session,
 		`n=0; for s in`+all.String()+`; do n=$((n+1)); printf '\033[2J\033[2;1H%s\033[1;1H%d\033[2;1H%s' "$s" $n "$s"; read -r x; done`))
 	p.run(fmt.Sprintf(`trl.workspace.openAddress("term/%s/%s")`, session, term))
-	p.until("it looks on", `trl.tabs.current?.xterm && /View only/.test(document.body.innerText)`)
+	p.until("the page is in view mode", `trl.tabs.current?.xterm && /View only/.test(document.body.innerText)`)
 	// The first try may come before the page has attached.
-	p.until("it has control", `!/View only/.test(document.body.innerText) || (trl.tabs.current.takeOver(), false)`)
+	p.until("the page is in control", `!/View only/.test(document.body.innerText) || (trl.tabs.current.takeOver(), false)`)
 	for n, w := range widths {
-		p.until("it is printed", fmt.Sprintf(`((b) => b.getLine(b.baseY).translateToString(true) === "%d" && b.cursorY === 1)(trl.tabs.current.xterm.buffer.active)`, n+1))
+		p.until("the text is printed", fmt.Sprintf(`((b) => b.getLine(b.baseY).translateToString(true) === "%d" && b.cursorY === 1)(trl.tabs.current.xterm.buffer.active)`, n+1))
 		page := eval[int](p, `trl.tabs.current.xterm.buffer.active.cursorX`)
 		gateway := eval[int](p, fmt.Sprintf(`trl.connection.call("term.snapshot", {term_id: %q}).then((s) => s.cursor.col)`, term))
 		if page != w.width || gateway != w.width {

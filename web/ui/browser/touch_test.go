@@ -54,11 +54,11 @@ func TestFingerScrolls(t *testing.T) {
 	p.command("seq 1 500")
 	bottom := eval[int](p, viewportY)
 	p.swipe(250, 650)
-	p.until("lines from before are in sight", fmt.Sprintf(`%s <= %d - 15`, viewportY, bottom))
+	p.until("earlier lines are visible", fmt.Sprintf(`%s <= %d - 15`, viewportY, bottom))
 	for range 3 {
 		p.swipe(650, 250)
 	}
-	p.until("and the last ones again", fmt.Sprintf(`%s === %d`, viewportY, bottom))
+	p.until("the last lines are visible again", fmt.Sprintf(`%s === %d`, viewportY, bottom))
 
 	// A finger that leaves while it moves; made in the page, so that the machine's load does not make it rest.
 	p.run(`(() => {
@@ -72,18 +72,18 @@ func TestFingerScrolls(t *testing.T) {
 		send("touchend");
 		trl.atRelease = ` + viewportY + `;
 	})()`)
-	p.until("it goes on when the finger has left", viewportY+` < trl.atRelease - 3`)
-	p.until("and comes to rest", `!trl.tabs.current.touch.frame`)
+	p.until("the scrolling continues after the finger has left", viewportY+` < trl.atRelease - 3`)
+	p.until("the scrolling ends", `!trl.tabs.current.touch.frame`)
 	p.run(`trl.tabs.current.xterm.scrollToBottom()`)
 
 	p.enter("seq 1 500 | less")
 	p.until("less shows its first page", `trl.tabs.current.xterm.buffer.active.type === "alternate" && /^1\n2\n/.test(`+screen+`)`)
 	p.swipe(650, 350)
-	p.until("a finger moves less", `Number(/^(\d+)\n/.exec(`+screen+`)?.[1]) > 5`)
+	p.until("a finger scrolls less", `Number(/^(\d+)\n/.exec(`+screen+`)?.[1]) > 5`)
 	p.swipe(300, 700)
-	p.until("and back", `/^1\n2\n/.test(`+screen+`)`)
+	p.until("a finger scrolls less back", `/^1\n2\n/.test(`+screen+`)`)
 	p.do(chromedp.Click(`.keybar button[aria-label="Page down"]`, chromedp.ByQuery))
-	p.until("the key bar's PgDn is the program's", `Number(/^(\d+)\n/.exec(`+screen+`)?.[1]) > 5`)
+	p.until("PgDn of the key bar goes to the program", `Number(/^(\d+)\n/.exec(`+screen+`)?.[1]) > 5`)
 	p.write("q")
 	p.prompt()
 	p.do(chromedp.Click(`.keybar button[aria-label="Page up"]`, chromedp.ByQuery))
@@ -96,15 +96,15 @@ func TestFingerSelectsAndPastes(t *testing.T) {
 	p := g.phone()
 	p.allowClipboard()
 	p.enter(`clear; echo one two-and "three" four; echo five six`)
-	p.until("the words", `/^one two-and three four\nfive six\n/.test(`+screen+`)`)
+	p.until("the words appear", `/^one two-and three four\nfive six\n/.test(`+screen+`)`)
 	p.prompt()
 	const selection = `trl.tabs.current.xterm.getSelection()`
 	p.touch(input.TouchStart, p.place(6, 0)...)
 	p.until("the word under the finger is selected", selection+` === "two-and"`)
 	p.touch(input.TouchMove, p.place(1, 1)...)
-	p.until("dragging extends it", selection+` === "two-and three four\nfi"`)
+	p.until("dragging extends the selection", selection+` === "two-and three four\nfi"`)
 	p.touch(input.TouchEnd)
-	p.until("it is copied", `/Copied 2 lines/.test(document.querySelector(".notices").textContent)`)
+	p.until("the selection is copied", `/Copied 2 lines/.test(document.querySelector(".notices").textContent)`)
 	if eval[bool](p, `Math.max(...[...document.querySelectorAll(".notice")].map((n) => n.getBoundingClientRect().bottom)) > document.querySelector(".keybar").getBoundingClientRect().top`) {
 		t.Error("the notice covers the keys")
 	}
@@ -121,9 +121,9 @@ func TestFingerSelectsAndPastes(t *testing.T) {
 
 	eval[any](p, `navigator.clipboard.writeText("echo pasted $((6*7))")`)
 	p.do(chromedp.Click(`.keybar button[aria-label="Paste"]`, chromedp.ByQuery))
-	p.until("Paste pastes", lastLine+`.endsWith("echo pasted $((6*7))")`)
+	p.until("the Paste key pastes", lastLine+`.endsWith("echo pasted $((6*7))")`)
 	p.key("Enter", "Enter")
-	p.until("it ran", `/^pasted 42$/m.test(`+text+`)`)
+	p.until("the pasted command ran", `/^pasted 42$/m.test(`+text+`)`)
 	p.prompt()
 
 	denied := browser.SetPermission(&browser.PermissionDescriptor{Name: "clipboard-read"}, browser.PermissionSettingDenied).WithOrigin(p.origin).WithBrowserContextID(p.profile)
@@ -131,7 +131,7 @@ func TestFingerSelectsAndPastes(t *testing.T) {
 		t.Fatal(err)
 	}
 	p.do(chromedp.Click(`.keybar button[aria-label="Paste"]`, chromedp.ByQuery))
-	p.until("without the clipboard there is a field", `document.activeElement === document.querySelector("dialog textarea")`)
+	p.until("a dialog with a field opens without the clipboard", `document.activeElement === document.querySelector("dialog textarea")`)
 	p.do(input.InsertText("echo by hand"), chromedp.Click(`dialog button[value=yes]`, chromedp.ByQuery))
-	p.until("its text is pasted", lastLine+`.endsWith("echo by hand")`)
+	p.until("the text of the field is pasted", lastLine+`.endsWith("echo by hand")`)
 }

@@ -29,38 +29,38 @@ func TestActivityOfASessionDrivenOverTheAPI(t *testing.T) {
 	g.run("agent", "echo before the page looked; echo to stderr >&2; (exit 4)")
 	p.openActivity("agent")
 	block := func(n int) string { return fmt.Sprintf(`document.querySelectorAll(".block")[%d]`, n) }
-	p.until("the earlier command is a block with its end", `/exit 4/.test(`+block(0)+`?.textContent)`)
-	p.until("with its output, told apart", block(0)+`.querySelector(".stdout")?.textContent.includes("before the page looked") && `+block(0)+`.querySelector(".stderr")?.textContent.includes("to stderr")`)
+	p.until("the earlier command has a block with its end", `/exit 4/.test(`+block(0)+`?.textContent)`)
+	p.until("its output is shown, with stderr marked", block(0)+`.querySelector(".stdout")?.textContent.includes("before the page looked") && `+block(0)+`.querySelector(".stderr")?.textContent.includes("to stderr")`)
 
 	g.background("agent", "echo live; sleep 600")
-	p.until("a running command is a block at once", `/live/.test(`+block(1)+`?.querySelector(".output").textContent) && /running/.test(`+block(1)+`.textContent)`)
+	p.until("the running command has a block", `/live/.test(`+block(1)+`?.querySelector(".output").textContent) && /running/.test(`+block(1)+`.textContent)`)
 	g.background("agent", "echo waits for its turn")
-	p.until("the queue", `/waits for its turn/.test(document.querySelector(".queue").textContent)`)
+	p.until("the queue is shown", `/waits for its turn/.test(document.querySelector(".queue").textContent)`)
 
 	if !eval[bool](p, block(1)+`.querySelector(".danger").disabled`) {
 		t.Error("Cancel is enabled before the person has taken over")
 	}
 	p.do(chromedp.Click(`.agent .pane-tools button:not(.icon)`, chromedp.ByQuery))
-	p.until("it has been taken over", `!document.querySelector(".prompt").hidden && !`+block(1)+`.querySelector(".danger").disabled`)
+	p.until("the person has taken over", `!document.querySelector(".prompt").hidden && !`+block(1)+`.querySelector(".danger").disabled`)
 	p.run(block(1) + `.querySelector(".danger").click()`)
-	p.until("cancelled", `/cancelled/.test(`+block(1)+`.querySelector(".block-status").textContent)`)
+	p.until("the command is shown as cancelled", `/cancelled/.test(`+block(1)+`.querySelector(".block-status").textContent)`)
 	p.until("the queue goes on", `/waits for its turn/.test(`+block(2)+`?.querySelector(".output").textContent)`)
 
 	p.run(`document.querySelector(".prompt textarea").focus()`)
 	p.run(`((c, tell) => { c.tell = (event, data) => setTimeout(() => tell.call(c, event, data), event === "exec.started" ? 500 : 0) })(trl.connection.client, trl.connection.client.tell)`) // output may overtake it
 	p.enter("seq 1 100000; sleep 2; echo end")
-	p.until("a long output is cut in the middle, and says so", `/1\n2\n3\n/.test(`+block(3)+`?.querySelector(".output").textContent) && /100000\nend\n$/.test(`+block(3)+`.querySelector(".output").textContent) && /not shown/.test(`+block(3)+`.querySelector(".output-cut").textContent)`)
+	p.until("the long output is cut in the middle and says so", `/1\n2\n3\n/.test(`+block(3)+`?.querySelector(".output").textContent) && /100000\nend\n$/.test(`+block(3)+`.querySelector(".output").textContent) && /not shown/.test(`+block(3)+`.querySelector(".output-cut").textContent)`)
 
 	// A background process, with its port and its log.
 	p.run(fmt.Sprintf(`trl.connection.call("process.start", {session_id: `+sessionID+`, name: "web", command: "python3 -u -m http.server 0"})`, "agent"))
-	p.until("the process and its port", `/^:\d+$/.test(document.querySelector(".process .port")?.textContent)`)
+	p.until("the process and its port are shown", `/^:\d+$/.test(document.querySelector(".process .port")?.textContent)`)
 	p.do(chromedp.Click(`.process button`, chromedp.ByQuery))
-	p.until("its log", `/Serving HTTP/.test(document.querySelector(".process .output")?.textContent)`)
+	p.until("the log of the process is shown", `/Serving HTTP/.test(document.querySelector(".process .output")?.textContent)`)
 	p.do(chromedp.Click(`.process .danger`, chromedp.ByQuery))
-	p.until("it was ended", `document.querySelector(".process").dataset.state === "exited"`)
+	p.until("the process has ended", `document.querySelector(".process").dataset.state === "exited"`)
 
 	p.run(fmt.Sprintf(`trl.connection.call("session.destroy", {session_id: `+sessionID+`, force: true})`, "agent"))
-	p.until("the end of the session", `/ended: client/.test(document.querySelector(".agent-state").textContent)`)
+	p.until("the end of the session is shown", `/ended: client/.test(document.querySelector(".agent-state").textContent)`)
 }
 
 func TestPoolShowsNumbersOverTime(t *testing.T) {
@@ -69,13 +69,13 @@ func TestPoolShowsNumbersOverTime(t *testing.T) {
 	p := g.open()
 	g.run("busy", "true")
 	p.run(`trl.workspace.openPool()`)
-	p.until("two looks at the pool", `document.querySelectorAll(".plot polyline").length >= 3`)
+	p.until("the pool has two samples", `document.querySelectorAll(".plot polyline").length >= 3`)
 	for range 3 {
 		g.run("busy", "true; (exit 1)")
 	}
-	p.until("the failed ones are counted", `trl.samples.samples.some((s) => s.failed > 0 && s.p50 > 0)`)
-	p.until("the tiles", `/Sessions\s*1 \//.test(document.querySelector(".tiles").textContent.replace("Sessions", "Sessions "))`)
-	p.until("cleaning up", `/Orphans killed/.test(document.querySelector(".tables").textContent)`)
+	p.until("the plot counts the failed commands", `trl.samples.samples.some((s) => s.failed > 0 && s.p50 > 0)`)
+	p.until("the tiles are shown", `/Sessions\s*1 \//.test(document.querySelector(".tiles").textContent.replace("Sessions", "Sessions "))`)
+	p.until("the table of cleanups is shown", `/Orphans killed/.test(document.querySelector(".tables").textContent)`)
 }
 
 func TestSessionsAreListedRenamedAndEnded(t *testing.T) {
@@ -85,19 +85,19 @@ func TestSessionsAreListedRenamedAndEnded(t *testing.T) {
 	p.until("an empty list says what to do", `/No sessions/.test(document.querySelector(".sidebar .empty").textContent)`)
 	g.run("listed", "head -c 8000000 /dev/zero > /dev/null; (exit 9)")
 	row := `document.querySelector(".session")`
-	p.until("name, age, owner, end and memory", `/listed/.test(`+row+`?.textContent) && /exit 9/.test(`+row+`.textContent) && /admin/.test(`+row+`.textContent) && /[KM]B/.test(`+row+`.textContent)`)
+	p.until("the list shows name, age, owner, end and memory", `/listed/.test(`+row+`?.textContent) && /exit 9/.test(`+row+`.textContent) && /admin/.test(`+row+`.textContent) && /[KM]B/.test(`+row+`.textContent)`)
 	g.background("listed", "sleep 601")
-	p.until("the running command and how long", `/sleep 601/.test(`+row+`.textContent) && `+row+`.dataset.state === "RUNNING"`)
+	p.until("the list shows the running command and its time", `/sleep 601/.test(`+row+`.textContent) && `+row+`.dataset.state === "RUNNING"`)
 
 	p.run(`document.querySelector('.session button[aria-label="Rename"]').click()`)
-	p.until("it asks for the name", `document.querySelector("dialog input")`)
+	p.until("the page asks for the name", `document.querySelector("dialog input")`)
 	p.run(`document.querySelector("dialog input").select()`)
 	p.enter("renamed")
-	p.until("it has the name", `/renamed/.test(`+row+`.textContent)`)
+	p.until("the session has the new name", `/renamed/.test(`+row+`.textContent)`)
 	p.run(`document.querySelector('.session button[aria-label="End session"]').click()`)
-	p.until("it asks", `/sleep 601/.test(document.querySelector("dialog")?.textContent)`)
+	p.until("the page asks before it ends the session", `/sleep 601/.test(document.querySelector("dialog")?.textContent)`)
 	p.do(chromedp.Click(`dialog button[value=yes]`, chromedp.ByQuery))
-	p.until("it has ended", row+`.dataset.state === "TERMINATED" && /ended: client/.test(`+row+`.textContent)`)
+	p.until("the session has ended", row+`.dataset.state === "TERMINATED" && /ended: client/.test(`+row+`.textContent)`)
 }
 
 func TestEverythingByKeyboard(t *testing.T) {
@@ -106,7 +106,7 @@ func TestEverythingByKeyboard(t *testing.T) {
 	g.run("one", "true")
 	p := g.open()
 	p.key("Enter", "Enter", ctrl, shift)
-	p.until("a new session with a terminal, in focus", `trl.tabs.current?.xterm && document.activeElement.classList.contains("xterm-helper-textarea")`)
+	p.until("a new session has a terminal with the focus", `trl.tabs.current?.xterm && document.activeElement.classList.contains("xterm-helper-textarea")`)
 	p.prompt()
 	p.key("L", "KeyL", ctrl, shift)
 	p.until("the list has the focus", `document.activeElement.closest(".sidebar")`)
@@ -114,13 +114,13 @@ func TestEverythingByKeyboard(t *testing.T) {
 	p.key("Tab", "Tab")
 	p.until("Tab goes to the session's buttons", `document.activeElement.getAttribute("aria-label") === "Activity"`)
 	p.key("Enter", "Enter")
-	p.until("its activity is open, in focus", `trl.tabs.current.key.startsWith("activity/") && document.activeElement.closest(".agent")`)
+	p.until("the activity of the session is open and has the focus", `trl.tabs.current.key.startsWith("activity/") && document.activeElement.closest(".agent")`)
 	p.key("ArrowLeft", "ArrowLeft", ctrl, shift)
-	p.until("the tab before", `trl.tabs.current.xterm`)
+	p.until("the previous tab is shown", `trl.tabs.current.xterm`)
 	p.key("H", "KeyH", ctrl, shift)
 	p.until("the keys are shown", `/Ctrl\+Shift\+F|Search in the terminal/.test(document.querySelector("dialog")?.textContent)`)
 	p.key("Escape", "Escape")
-	p.until("and the focus is back in the terminal", `!document.querySelector("dialog") && document.activeElement.classList.contains("xterm-helper-textarea")`)
+	p.until("the terminal has the focus again", `!document.querySelector("dialog") && document.activeElement.classList.contains("xterm-helper-textarea")`)
 	for _, never := range []string{"R", "W", "T"} {
 		if eval[bool](p, `(() => { const e = new KeyboardEvent("keydown", {key: "`+strings.ToLower(never)+`", code: "Key`+never+`", ctrlKey: true, bubbles: true, cancelable: true}); document.body.dispatchEvent(e); return e.defaultPrevented; })()`) {
 			t.Errorf("the page binds Ctrl+%s", never)
@@ -132,22 +132,22 @@ func TestPhoneHasKeysAndADrawer(t *testing.T) {
 	t.Parallel()
 	g := serve(t)
 	p := g.open(chromedp.EmulateViewport(390, 760, chromedp.EmulateMobile, chromedp.EmulateTouch))
-	p.until("the list is away", `getComputedStyle(document.querySelector(".sidebar")).visibility === "hidden"`)
+	p.until("the list is hidden", `getComputedStyle(document.querySelector(".sidebar")).visibility === "hidden"`)
 	p.do(chromedp.Click(`.menu`, chromedp.ByQuery))
-	p.until("the list is there", `getComputedStyle(document.querySelector(".sidebar")).visibility === "visible" && document.querySelector(".sidebar").getBoundingClientRect().left === 0`)
+	p.until("the list is shown", `getComputedStyle(document.querySelector(".sidebar")).visibility === "visible" && document.querySelector(".sidebar").getBoundingClientRect().left === 0`)
 	p.newTerminal()
-	p.until("it goes away again", `getComputedStyle(document.querySelector(".sidebar")).visibility === "hidden"`)
-	p.until("the keys are there", `getComputedStyle(document.querySelector(".keybar")).display === "flex"`)
+	p.until("the list is hidden again", `getComputedStyle(document.querySelector(".sidebar")).visibility === "hidden"`)
+	p.until("the keys are shown", `getComputedStyle(document.querySelector(".keybar")).display === "flex"`)
 	p.enter("cat")
 	p.until("cat runs", `trl.tabs.current.marks.running`)
 	p.write("x")
-	p.until("it is there", `/^x$/m.test(`+screen+`)`) // Ctrl-C throws away what is typed and not read yet
+	p.until("the text is typed", `/^x$/m.test(`+screen+`)`) // Ctrl-C throws away what is typed and not read yet
 	p.do(chromedp.Click(`.keybar button[aria-label^="Control"]`, chromedp.ByQuery))
 	p.write("c")
-	p.until("Ctrl of the row and C of the keyboard are Ctrl-C", `/\^C/.test(`+screen+`)`)
+	p.until("Ctrl of the key bar and C of the keyboard make Ctrl-C", `/\^C/.test(`+screen+`)`)
 	p.prompt()
 	p.do(chromedp.Click(`.keybar button[aria-label="Up"]`, chromedp.ByQuery))
-	p.until("an arrow", lastLine+`.endsWith("cat")`)
+	p.until("the arrow key moves", lastLine+`.endsWith("cat")`)
 	if over := eval[int](p, `document.documentElement.scrollWidth - innerWidth`); over > 0 {
 		t.Errorf("the page is %d pixels too wide", over)
 	}
@@ -167,7 +167,7 @@ func TestNothingIsCutOnAPhone(t *testing.T) {
 		p.until(what, fmt.Sprintf(`((all) => all.length > 0 && all.every((e) => { const box = e.getBoundingClientRect(); return box.width > 0 && box.left >= 0 && box.right <= innerWidth + .5; }))([...document.querySelectorAll(%q)])`, selector))
 	}
 	q := p.another(eval[string](p, `location.hash`))
-	p.until("there are two", `!document.querySelector(".viewers-count").hidden`)
+	p.until("the page shows two viewers", `!document.querySelector(".viewers-count").hidden`)
 	inside("the number of viewers, and the latency", ".viewers-count, .latency")
 	q.do(chromedp.Navigate("about:blank"))
 
@@ -197,10 +197,10 @@ func TestLongCommandInAHiddenTabIsAnnounced(t *testing.T) {
 	// A hidden tab and a notification are hard to have without a screen: the page is told that it is hidden, and its clock is moved on.
 	p.run(`(globalThis.told = [], globalThis.Notification = class { static permission = "granted"; constructor(title, o) { told.push(title + " " + o.body); } close() {} })`)
 	p.enter("sleep 0.5; (exit 5)")
-	p.until("it runs", `trl.tabs.current.marks.running`)
+	p.until("the command runs", `trl.tabs.current.marks.running`)
 	p.run(`(trl.tabs.current.marks.running.began -= 11000, Object.defineProperty(document, "hidden", {get: () => true, configurable: true}))`)
-	p.until("it is told", `/sleep 0.5; \(exit 5\): exit 5 .*after 1\d s, in web-1/.test(told[0])`)
-	p.until("in the title too", `/exit 5/.test(document.title)`)
+	p.until("a notification reports the end", `/sleep 0.5; \(exit 5\): exit 5 .*after 1\d s, in web-1/.test(told[0])`)
+	p.until("the title reports the end", `/exit 5/.test(document.title)`)
 }
 
 func TestNoSeriousAccessibilityViolations(t *testing.T) {
@@ -216,7 +216,7 @@ func TestNoSeriousAccessibilityViolations(t *testing.T) {
 		for _, scheme := range []string{"light", "dark"} {
 			p.do(emulation.SetEmulatedMedia().WithFeatures([]*emulation.MediaFeature{{Name: "prefers-color-scheme", Value: scheme}}))
 			p.until("the terminal has the colours", fmt.Sprintf(`!trl.tabs.current?.xterm || (trl.tabs.current.xterm.options.theme.background === "#ffffff") === %t`, scheme == "light"))
-			p.until("its renderer, too", `(() => {
+			p.until("the renderer has the colours", `(() => {
 				const rows = document.querySelector(".xterm-rows"), probe = document.createElement("i");
 				if (!rows) return true;
 				probe.style.color = trl.tabs.current.xterm.options.theme.foreground;
@@ -225,7 +225,7 @@ func TestNoSeriousAccessibilityViolations(t *testing.T) {
 				probe.remove();
 				return same;
 			})()`)
-			p.until("no animation is under way", `document.getAnimations().length === 0`)
+			p.until("no animation runs", `document.getAnimations().length === 0`)
 			found := eval[string](p, `axe.run(document, {resultTypes: ["violations"]}).then((r) => r.violations.filter((v) => v.impact === "serious" || v.impact === "critical")
 				.map((v) => v.id + ": " + v.help + "\n" + v.nodes.map((n) => "  " + n.html.slice(0, 200) + "\n  " + n.failureSummary).join("\n")).join("\n"))`)
 			if found != "" {
@@ -242,12 +242,12 @@ func TestNoSeriousAccessibilityViolations(t *testing.T) {
 	check("search")
 	p.key("Escape", "Escape")
 	p.openActivity("agent")
-	p.until("a block", `document.querySelector(".block .stderr")`)
+	p.until("a block is shown", `document.querySelector(".block .stderr")`)
 	check("activity")
 	p.do(chromedp.Click(`.agent .pane-tools button:not(.icon)`, chromedp.ByQuery))
 	check("activity, taken over")
 	p.run(`trl.workspace.openPool()`)
-	p.until("plots", `document.querySelectorAll(".plot polyline").length >= 3`)
+	p.until("the plots are shown", `document.querySelectorAll(".plot polyline").length >= 3`)
 	check("pool")
 	p.do(chromedp.Click(`.topbar-tools button[aria-label=Settings]`, chromedp.ByQuery))
 	check("settings")
@@ -278,22 +278,22 @@ func TestBusyTerminalIsBusyInEveryWindow(t *testing.T) {
 	p := g.open()
 	p.newTerminal()
 	p.enter("sleep 1000")
-	p.until("it runs", `trl.tabs.current.marks.running`)
+	p.until("the command runs", `trl.tabs.current.marks.running`)
 	const row = `document.querySelector(".session")`
 	const busy = `/sleep 1000/.test(` + row + `.querySelector(".session-doing").textContent) && ` + row + `.classList.contains("busy")`
 	q := p.another("#/pool")
-	q.until("another window shows it as busy", busy)
+	q.until("another page shows the session as busy", busy)
 	p.run(`trl.tabs.close(trl.tabs.current)`)
 	asked := eval[int](p, `(trl.listed = 0, trl.sessions.changed.on(() => trl.listed++), trl.listed)`)
-	p.until("the list came twice", fmt.Sprintf(`trl.listed > %d`, asked+1))
+	p.until("the list was requested twice", fmt.Sprintf(`trl.listed > %d`, asked+1))
 	if !eval[bool](p, busy) {
 		t.Errorf("after its tab was closed the row says %s", eval[string](p, row+`.innerText`))
 	}
 	q.run(row + `.querySelector('button[aria-label="End session"]').click()`)
-	q.until("who ends it is told what runs", `/running sleep 1000/.test(document.querySelector("dialog")?.textContent)`)
+	q.until("the dialog says what runs", `/running sleep 1000/.test(document.querySelector("dialog")?.textContent)`)
 	q.key("Escape", "Escape")
 	q.openActivity("web-1")
-	q.until("its activity shows it, too", `/running in a terminal/.test(document.querySelector(".agent-state").textContent)`)
+	q.until("the activity view shows that it runs", `/running in a terminal/.test(document.querySelector(".agent-state").textContent)`)
 }
 
 // TestUnnamedSessionsCanBeToldApart: the page shows unnamed sessions under different names, and a tab keeps the name of its session after its end.
@@ -303,7 +303,7 @@ func TestUnnamedSessionsCanBeToldApart(t *testing.T) {
 	p := g.open()
 	p.run(`trl.connection.call("session.create", {})`)
 	p.run(`trl.connection.call("session.create", {})`)
-	p.until("both are listed", `document.querySelectorAll(".session-name").length === 2`)
+	p.until("both sessions are listed", `document.querySelectorAll(".session-name").length === 2`)
 	if names := eval[[]string](p, `[...document.querySelectorAll(".session-name")].map((e) => e.textContent)`); names[0] == names[1] {
 		t.Errorf("two sessions are called %q", names[0])
 	}
@@ -312,14 +312,14 @@ func TestUnnamedSessionsCanBeToldApart(t *testing.T) {
 	p.until("the tab has the session's name", tab+`.startsWith("web-1")`)
 	p.expectOffline()
 	g.crash()
-	p.until("the banner tells", `/Connection lost/.test(document.querySelector(".banner").textContent)`)
+	p.until("the banner reports the lost connection", `/Connection lost/.test(document.querySelector(".banner").textContent)`)
 	g.start()
 	p.until("the session is gone", `trl.connection.up && trl.sessions.list.length === 0 && trl.tabs.current.terminal.over`)
 	if name := eval[string](p, tab); !strings.HasPrefix(name, "web-1") {
 		t.Errorf("the tab of web-1 is called %q", name)
 	}
 	p.do(chromedp.Reload())
-	p.until("the page is there again", `typeof trl === "object" && trl.connection.up && trl.sessions.loaded && trl.tabs.current?.xterm`)
+	p.until("the page is there after the reload", `typeof trl === "object" && trl.connection.up && trl.sessions.loaded && trl.tabs.current?.xterm`)
 	if name := eval[string](p, tab); !strings.HasPrefix(name, "web-1") {
 		t.Errorf("after a reload the tab of web-1 is called %q", name)
 	}
@@ -346,8 +346,8 @@ func TestActivityFollowsItsEnd(t *testing.T) {
 		atEnd("a long output", n+2)
 	}
 	p.do(chromedp.Click(`.agent .pane-tools button:not(.icon)`, chromedp.ByQuery))
-	p.until("it has been taken over", `!document.querySelector(".prompt").hidden`)
-	p.until("the prompt takes nothing of the end", end)
+	p.until("the person has taken over", `!document.querySelector(".prompt").hidden`)
+	p.until("the prompt does not cover the end of the list", end)
 	if over := eval[string](p, `(() => { const run = document.querySelector(".prompt button").getBoundingClientRect(); return [...document.querySelectorAll(".notice")].filter((n) => { const box = n.getBoundingClientRect(); return box.bottom > run.top && box.right > run.left; }).map((n) => n.textContent).join() })()`); over != "" {
 		t.Errorf("the Run button is covered by %q", over)
 	}
@@ -358,7 +358,7 @@ func TestActivityFollowsItsEnd(t *testing.T) {
 	atEnd("what one runs oneself", 6)
 
 	p.run(fmt.Sprintf(`trl.connection.call("process.start", {session_id: `+sessionID+`, command: "python3 -u -m http.server --bind 127.0.0.1 0"})`, "agent"))
-	p.until("the process and its port", `/^:\d+$/.test(document.querySelector(".process .port")?.textContent)`)
+	p.until("the process and its port are shown", `/^:\d+$/.test(document.querySelector(".process .port")?.textContent)`)
 	if !eval[bool](p, `((side, end) => side.scrollWidth <= side.clientWidth && end.right <= innerWidth)(document.querySelector(".agent-side"), document.querySelector(".process .danger").getBoundingClientRect())`) {
 		t.Error("the column of processes is too narrow")
 	}
@@ -372,7 +372,7 @@ func TestWhereOneIsIsInSight(t *testing.T) {
 	for n := range 14 {
 		p.run(fmt.Sprintf(`trl.connection.call("session.create", {name: "one of the many sessions that there are, number %d"})`, n))
 	}
-	p.until("all are listed", `document.querySelectorAll(".session").length === 14`)
+	p.until("all sessions are listed", `document.querySelectorAll(".session").length === 14`)
 	p.run(`trl.sessions.list.forEach((s) => trl.workspace.openActivity(s.session_id))`)
 	p.newTerminal()
 	inside := func(what, selector, place string) {
@@ -381,18 +381,18 @@ func TestWhereOneIsIsInSight(t *testing.T) {
 	}
 	inside("the list shows the new session's row", ".session.on", ".sidebar-body")
 	inside("the tab bar shows its tab", ".tab.on", ".tabs")
-	p.until("and that there are more tabs", `document.querySelector(".tabs.more-before") && document.querySelector(".tab-all").checkVisibility() && document.querySelector(".tab-all").textContent.startsWith("15")`)
+	p.until("the tab bar says that there are more tabs", `document.querySelector(".tabs.more-before") && document.querySelector(".tab-all").checkVisibility() && document.querySelector(".tab-all").textContent.startsWith("15")`)
 	if narrow := eval[float64](p, `Math.min(...[...document.querySelectorAll(".tab-select svg")].map((e) => e.getBoundingClientRect().width))`); narrow < 16 {
 		t.Errorf("an icon is %v pixels wide", narrow)
 	}
 	at := eval[float64](p, `document.querySelector(".tabs").scrollLeft`)
 	p.do(input.DispatchMouseEvent(input.MouseWheel, 600, 19).WithDeltaX(0).WithDeltaY(-300))
 	p.until("the wheel scrolls the tabs", fmt.Sprintf(`document.querySelector(".tabs").scrollLeft < %v`, at))
-	p.until("there are more on either side", `document.querySelector(".tabs.more-before.more-after")`)
+	p.until("the tab bar says that there are more tabs on either side", `document.querySelector(".tabs.more-before.more-after")`)
 	p.do(chromedp.Click(`.tab-all`, chromedp.ByQuery))
-	p.until("the list has all", `document.querySelectorAll(".tab-list button").length === 15`)
+	p.until("the list has all tabs", `document.querySelectorAll(".tab-list button").length === 15`)
 	p.do(chromedp.Click(`.tab-list li:first-child button`, chromedp.ByQuery))
-	p.until("the first is shown", `trl.tabs.current === trl.tabs.views[0] && !document.querySelector(".tab-list").matches(":popover-open")`)
+	p.until("the first tab is shown", `trl.tabs.current === trl.tabs.views[0] && !document.querySelector(".tab-list").matches(":popover-open")`)
 	inside("with its tab", ".tab.on", ".tabs")
 	inside("and its row", ".session.on", ".sidebar-body")
 	p.do(chromedp.EmulateViewport(900, 500))
@@ -422,7 +422,7 @@ func TestRestoredTabsWaitToBeShown(t *testing.T) {
 	}))
 	p.run(`trl.choose({ webgl: true })`)
 	p.do(chromedp.Reload())
-	p.until("the tab in sight is there", `typeof trl === "object" && trl.connection.up && /^number 3$/m.test(trl.tabs.current?.text?.())`)
+	p.until("the visible tab has its terminal", `typeof trl === "object" && trl.connection.up && /^number 3$/m.test(trl.tabs.current?.text?.())`)
 	if got := eval[string](p, `JSON.stringify([trl.tabs.views.length, trl.tabs.views.filter((v) => v.opened).length, attached])`); got != "[3,1,1]" {
 		t.Errorf("number of tabs, of drawn terminals and of attaches: %s", got)
 	}
@@ -431,7 +431,7 @@ func TestRestoredTabsWaitToBeShown(t *testing.T) {
 	}
 	p.run(`trl.choose({ webgl: false })`)
 	p.run(`trl.tabs.select(trl.tabs.views[0])`)
-	p.until("another one comes when it is shown, to type in", `/^number 1$/m.test(`+text+`) && trl.tabs.current.terminal.mode === "control"`)
+	p.until("another terminal comes when its tab is shown, in control", `/^number 1$/m.test(`+text+`) && trl.tabs.current.terminal.mode === "control"`)
 	p.prompt()
 	p.command("echo typed $((6*7))")
 	p.until("typing works", `/^typed 42$/m.test(`+text+`)`)
@@ -474,7 +474,7 @@ func TestDroppedFileLeavesThePage(t *testing.T) {
 	for _, kind := range []input.DispatchDragEventType{input.DragEnter, input.DragOver, input.Drop} {
 		p.do(input.DispatchDragEvent(kind, 700, 400, data))
 	}
-	p.until("the page has seen it, and takes no files", `trl.dragged === "true,none"`)
+	p.until("the page has got the drag and takes no files", `trl.dragged === "true,none"`)
 	p.command("echo still here")
 }
 
@@ -488,7 +488,7 @@ func TestNamesDoNotReorder(t *testing.T) {
 		t.Errorf("a new session with such a name was answered with %s", refused)
 	}
 	p.run(`trl.connection.call("session.create", {name: "old"})`)
-	p.until("it is listed", `trl.sessions.list.length === 1`)
+	p.until("the session is listed", `trl.sessions.list.length === 1`)
 	p.run(`(() => { const { call } = trl.connection; trl.connection.call = async function (method, params) { const got = await call.call(this, method, params); if (method === "session.list") for (const s of got.sessions) s.name = "a\u202etxt.exe"; return got; }; trl.sessions.refresh(); })()`)
-	p.until("an old one is shown with its codes", `document.querySelector(".session-name").textContent === "a<U+202E>txt.exe"`)
+	p.until("the old name is shown with its codes", `document.querySelector(".session-name").textContent === "a<U+202E>txt.exe"`)
 }
