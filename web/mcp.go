@@ -69,6 +69,10 @@ func (s *Server) serveMCP(w http.ResponseWriter, r *http.Request) {
 		auth.Refuse(w, status, e.Message)
 		return
 	}
+	if err := mcp.CheckBody(body); err != nil {
+		auth.Refuse(w, http.StatusBadRequest, err.Error())
+		return
+	}
 	r = r.WithContext(ctx)
 	r.Body, r.ContentLength = io.NopCloser(bytes.NewReader(body)), int64(len(body))
 	deadline := time.Now().Add(mcpTimeout)

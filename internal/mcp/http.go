@@ -1,7 +1,10 @@
 package mcp
 
 import (
+	"bytes"
 	"context"
+	"encoding/json"
+	"fmt"
 	"net/http"
 
 	sdk "github.com/modelcontextprotocol/go-sdk/mcp"
@@ -32,6 +35,24 @@ func NewHTTP(maxBody int64) *HTTP {
 }
 
 type serverKey struct{}
+
+// maxBatch is how many messages one HTTP request may have. Only version 2025-03-26 of the protocol has batches.
+const maxBatch = 64
+
+// CheckBody returns an error for a body with too many messages.
+func CheckBody(body []byte) error {
+	if body = bytes.TrimLeft(body, " \t\r\n"); len(body) == 0 || body[0] != '[' {
+		return nil
+	}
+	var all []json.RawMessage
+	if err := json.Unmarshal(body, &all); err != nil {
+		return err
+	}
+	if len(all) > maxBatch {
+		return fmt.Errorf("a batch has at most %d messages", maxBatch)
+	}
+	return nil
+}
 
 // Serve serves a request of a principal, with c.Seen filled in.
 func (h *HTTP) Serve(w http.ResponseWriter, r *http.Request, principal string, c Config) {

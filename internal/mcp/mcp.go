@@ -12,6 +12,7 @@ import (
 	"io"
 	"time"
 
+	"github.com/go-json-experiment/json/jsontext"
 	"github.com/google/jsonschema-go/jsonschema"
 	sdk "github.com/modelcontextprotocol/go-sdk/mcp"
 
@@ -86,6 +87,9 @@ type arguments interface{ sessionArgument() string }
 // add adds a tool to a server.
 func add[In arguments](t *tools, s *sdk.Server, tool *sdk.Tool, f func(*call, context.Context, In) (string, error)) {
 	sdk.AddTool(s, tool, func(ctx context.Context, q *sdk.CallToolRequest, in In) (*sdk.CallToolResult, any, error) {
+		if err := checkArguments(q.Params.Arguments); err != nil {
+			return failure(err), nil, nil
+		}
 		k, err := t.begin(ctx, q)
 		if err != nil {
 			return failure(err), nil, nil
@@ -100,6 +104,15 @@ func add[In arguments](t *tools, s *sdk.Server, tool *sdk.Tool, f func(*call, co
 		}
 		return &sdk.CallToolResult{Content: []sdk.Content{&sdk.TextContent{Text: text}}}, nil, nil
 	})
+}
+
+// checkArguments returns an error for JSON that the SDK would read as something else: it takes the last of two members with the same name, and puts
+// U+FFFD in the place of what is no UTF-8. A command would run that nobody has written.
+func checkArguments(text json.RawMessage) error {
+	if len(text) == 0 || jsontext.Value(text).IsValid() {
+		return nil
+	}
+	return protocol.InvalidParam("arguments", "arguments have a name twice, or text that is no UTF-8")
 }
 
 // begin connects for a call of a tool.

@@ -277,3 +277,26 @@ func TestOneIsNotMany(t *testing.T) {
 		t.Error(line)
 	}
 }
+
+// TestArgumentsAreWhatTheySay: no command runs that nobody has written.
+func TestArgumentsAreWhatTheySay(t *testing.T) {
+	for text, right := range map[string]bool{
+		`{"command":"echo é \u00e9 \ud83d\ude00"}`: true, ``: true, `{}`: true,
+		`{"command":"a","command":"b"}`: false, "{\"command\":\"\xff\"}": false, `{"command":"\ud800"}`: false, `{"env":{"A":"1","A":"2"}}`: false,
+	} {
+		if err := checkArguments(json.RawMessage(text)); (err == nil) != right {
+			t.Errorf("%q: %v", text, err)
+		}
+	}
+}
+
+func TestBatchesAreBounded(t *testing.T) {
+	batch := func(n int) []byte { return []byte(" [" + strings.TrimSuffix(strings.Repeat("{},", n), ",") + "]") }
+	for text, right := range map[string]bool{
+		string(batch(maxBatch)): true, string(batch(maxBatch + 1)): false, `{"a":[` + strings.Repeat("1,", 1000) + `1]}`: true, ``: true, `[`: false,
+	} {
+		if err := CheckBody([]byte(text)); (err == nil) != right {
+			t.Errorf("%.50q: %v", text, err)
+		}
+	}
+}
