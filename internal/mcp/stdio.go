@@ -2,6 +2,7 @@ package mcp
 
 import (
 	"context"
+	"errors"
 	"os"
 	"os/signal"
 	"syscall"
@@ -54,8 +55,8 @@ func ServeStdio(ctx context.Context, c Config, keep bool) error {
 	defer stop()
 	conn, e := c.Dial(ending)
 	if e != nil {
-		return e
+		return errors.Join(err, e)
 	}
 	defer conn.Close()
-	return c.Sessions.End(ending, conn)
+	return errors.Join(err, c.Sessions.End(ending, conn))
 }

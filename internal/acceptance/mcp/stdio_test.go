@@ -131,6 +131,11 @@ func TestLastAnswersAreWritten(t *testing.T) {
 	}
 	matches(t, answers[2], `exit 0 .*\nlate`)
 	matches(t, answers[3], `(?:1 session:\n|no sessions).*`) // calls run side by side
+	broken := program(g)
+	broken.Stdin = strings.NewReader(handshake("sleep 1; echo late") + "no JSON\n")
+	if out, err := broken.Output(); err == nil || !strings.Contains(string(out), "late") {
+		t.Errorf("a line that is no JSON: %v\n%s", err, out)
+	}
 	first, _, _ := strings.Cut(handshake(""), `{"jsonrpc":"2.0","id":2`)
 	answers = ask(first + `{"jsonrpc":"2.0","id":2,"method":"tools/call","params":{"name":"run","arguments":{"command":"sleep 1000","yield_s":1}}}` + "\n")
 	matches(t, answers[2], `still running .*`)
