@@ -85,6 +85,10 @@ var goroutines = map[string][]string{
 	"call.runDetached":      {"answer"},
 	"watch.follow":          {"pump"},
 	"Grant.OnExpiry":        {"expiry"},
+	"Conn.begin":            {"pings of a link"},
+	"Directory.run":         {"directory"},
+	"Member.Start":          {"member"},
+	"Directory.raise":       short,
 	"Server.shutdown":       short,
 	"Clients.Leave":         short,
 	"conn.finishHalfClosed": short,
@@ -144,8 +148,7 @@ func functionsThatStartGoroutines(t *testing.T) map[string]string {
 	t.Helper()
 	starts := map[string]string{}
 	for _, name := range productFiles(t) {
-		folder, _, _ := strings.Cut(name, "/")
-		if !strings.HasSuffix(name, ".go") || !slices.Contains([]string{"runtime", "pool", "reaper", "web"}, folder) || within(name, []string{"web/ui"}) {
+		if !strings.HasSuffix(name, ".go") || !within(name, []string{"runtime", "pool", "reaper", "web", "cluster", "internal/member"}) || within(name, []string{"web/ui"}) {
 			continue
 		}
 		fset := token.NewFileSet()
