@@ -30,8 +30,8 @@ import (
 	"trl/web/listen"
 )
 
-// authority is an ACME server (RFC 8555) that signs for whoever passes tls-alpn-01 (RFC 8737) at one address. It does not check signatures: what is
-// tested is what we do with an authority, not it.
+// authority is an ACME server (RFC 8555). It signs for a client that passes tls-alpn-01 (RFC 8737) at one address. It does not check signatures,
+// because the tests are about our side.
 type authority struct {
 	t    *testing.T
 	http *httptest.Server
@@ -110,7 +110,7 @@ func (a *authority) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		say(200, map[string]any{"status": status, "identifier": map[string]string{"type": "dns", "value": a.domain}, "challenges": []any{challenge()}})
 	case "/look":
 		if err := a.look(); err != nil {
-			a.t.Errorf("the authority's look: %v", err)
+			a.t.Errorf("the authority's challenge failed: %v", err)
 			a.status = "invalid"
 		} else {
 			a.status = "ready"
@@ -136,7 +136,7 @@ func (a *authority) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	}
 }
 
-// look is the challenge: a handshake that shows a certificate with the hash of token and account.
+// look does the challenge: a TLS handshake that must show a certificate with the hash of token and account.
 func (a *authority) look() error {
 	c, err := tls.Dial("tcp", a.at, &tls.Config{ServerName: a.domain, NextProtos: []string{"acme-tls/1"}, InsecureSkipVerify: true})
 	if err != nil {
@@ -154,8 +154,8 @@ func (a *authority) look() error {
 	return fmt.Errorf("%s shows no answer", a.domain)
 }
 
-// TestCertificatesByACME: a server without a certificate gets one from an authority, serves by it, keeps it for its successor, and asks for
-// none for names that are not its own.
+// TestCertificatesByACME: a server without a certificate gets one from an authority, uses it and keeps it for the next server. It requests none for
+// names that are not its own.
 func TestCertificatesByACME(t *testing.T) {
 	a := newAuthority(t)
 	dir := filepath.Join(t.TempDir(), "acme")
@@ -182,7 +182,7 @@ func TestCertificatesByACME(t *testing.T) {
 		return err
 	}
 	if err := ask(g, "evil.test"); err == nil {
-		t.Error("a certificate for anybody's name")
+		t.Error("the server showed a certificate for another name")
 	}
 	if a.orders != 0 {
 		t.Errorf("%d orders", a.orders)
@@ -214,8 +214,8 @@ func TestCertificatesByACME(t *testing.T) {
 	}
 }
 
-// TestACMEFailureIsTold: that an authority gives nothing is for the operator to know, once and not for every handshake; that strangers ask for other
-// names is not.
+// TestACMEFailureIsTold: the log reports a failing authority once and not for every handshake. It does not report requests of strangers for other
+// names.
 func TestACMEFailureIsTold(t *testing.T) {
 	none := httptest.NewServer(http.NotFoundHandler())
 	defer none.Close()
@@ -227,7 +227,7 @@ func TestACMEFailureIsTold(t *testing.T) {
 	for _, name := range []string{"evil.test", "trl.test", "trl.test", "trl.test"} {
 		if c, err := tls.Dial("tcp", g.Addr(), &tls.Config{ServerName: name, InsecureSkipVerify: true}); err == nil {
 			c.Close()
-			t.Errorf("%s: a certificate", name)
+			t.Errorf("%s: the server showed a certificate", name)
 		}
 	}
 	testkit.Eventually(t, "the log says so", func() bool { return strings.Contains(g.Log.String(), "no certificate by ACME") })
@@ -241,6 +241,6 @@ func TestACMEFailureIsTold(t *testing.T) {
 		}
 	}
 	if told != 1 {
-		t.Errorf("told %d times", told)
+		t.Errorf("the log reports the failure %d times, want once", told)
 	}
 }

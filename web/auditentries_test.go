@@ -23,7 +23,7 @@ import (
 	"trl/web/auth"
 )
 
-// audited starts a gateway that keeps an audit log; entries ends it and gives the lines.
+// audited starts a gateway with an audit log. entries ends the gateway and returns the lines.
 func audited(t *testing.T, change func(*Config)) (g *server, path string, entries func() []audit.Entry) {
 	t.Helper()
 	path = filepath.Join(t.TempDir(), "audit.log")
@@ -93,7 +93,7 @@ func TestWhoDidWhatIsWrittenDown(t *testing.T) {
 	got := entries()
 	text, _ := os.ReadFile(path)
 	if bytes.Contains(text, []byte(secret)) {
-		t.Errorf("a secret is in it: %s", text)
+		t.Errorf("the audit log has a secret: %s", text)
 	}
 	find := func(action, outcome string) *audit.Entry {
 		t.Helper()
@@ -129,12 +129,12 @@ func TestWhoDidWhatIsWrittenDown(t *testing.T) {
 	}
 	for _, e := range got {
 		if e.Action == "term.input" || e.Action == "session.list" {
-			t.Errorf("%+v: neither keystrokes nor reading are entries", e)
+			t.Errorf("%+v: input and reading must have no entries", e)
 		}
 	}
 }
 
-// TestGuestsDoNotFillTheLog: who may only look has a bounded number of lines, for whatever he tries, and each his own.
+// TestGuestsDoNotFillTheLog: each watching guest has its own bound on lines, whatever it tries.
 func TestGuestsDoNotFillTheLog(t *testing.T) {
 	const visits = 100
 	g, _, entries := audited(t, func(c *Config) {
@@ -182,11 +182,11 @@ func TestGuestsDoNotFillTheLog(t *testing.T) {
 		t.Errorf("the owner: %d lines, %d suppressed", n, withheld["bob"])
 	}
 	if !ran {
-		t.Error("what the owner did is not there")
+		t.Error("the owner's entry is missing")
 	}
 }
 
-// Who asks for control of a terminal has an entry, also when it is his only later; who looks on has none.
+// A client that asks for control of a terminal has an entry, even if it gets control only later. A watching client has none.
 func TestControlIsWrittenDown(t *testing.T) {
 	g, _, entries := audited(t, withTokens)
 	owner := g.Dial(gateway.UserToken)
@@ -214,7 +214,7 @@ func TestControlIsWrittenDown(t *testing.T) {
 	}
 }
 
-// What an admin does with another's recording is written down, which one and whose; what its owner reads is not.
+// A request of an admin about another principal's recording has an entry with the recording and its owner. The owner's reading has none.
 func TestAdminsAtRecordingsAreSeen(t *testing.T) {
 	g, _, entries := audited(t, withTokens)
 	owner, admin := g.Dial(gateway.UserToken), g.Dial(gateway.AdminToken)
@@ -238,7 +238,7 @@ func TestAdminsAtRecordingsAreSeen(t *testing.T) {
 		t.Errorf("download: %d", status)
 	}
 	if n := strings.Count(g.Log.String(), `"recording":"`+id+`","owner":"bob","message":"admin uses a recording of another principal"`); n != 2 { // one of them of the connection
-		t.Errorf("the log has it %d times: %s", n, g.Log)
+		t.Errorf("the log has the warning %d times, want 2: %s", n, g.Log)
 	}
 	admin.Call("recording.delete", ref)
 	admin.Call("recording.delete", object{"recording_id": own})
@@ -257,7 +257,7 @@ func TestAdminsAtRecordingsAreSeen(t *testing.T) {
 	}
 }
 
-// Whoever logs a browser in has an entry, whichever way he came.
+// Each way to log a browser in has an entry.
 func TestLoginsAreWrittenDown(t *testing.T) {
 	i := issuer.New(t)
 	secret := filepath.Join(t.TempDir(), "secret")
@@ -292,7 +292,7 @@ func TestLoginsAreWrittenDown(t *testing.T) {
 	}
 }
 
-// A command that outlives its client has its end in the log, too.
+// The end of a command that outlives its client has an entry, too.
 func TestEndIsWrittenDownWithoutTheClient(t *testing.T) {
 	g, path, entries := audited(t, func(*Config) {})
 	fifo := filepath.Join(t.TempDir(), "go")

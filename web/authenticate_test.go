@@ -26,7 +26,7 @@ import (
 	"trl/web/listen"
 )
 
-// withFile gives the gateway a real token file, and returns its path.
+// withFile gives the gateway a token file and returns its path.
 func withFile(t testing.TB, text string) (path string, set func(*Config)) {
 	t.Helper()
 	path = filepath.Join(t.TempDir(), "tokens")
@@ -60,7 +60,7 @@ func (g *server) logIn(token string) *http.Cookie {
 	return resp.Cookies()[0]
 }
 
-// status is what an upgrade with these headers is answered with.
+// status returns the HTTP status that answers an upgrade with these headers.
 func (g *server) status(h http.Header, subprotocols ...string) int {
 	g.T.Helper()
 	ws, resp, err := g.DialWith(&websocket.DialOptions{HTTPHeader: h, Subprotocols: subprotocols})
@@ -102,16 +102,16 @@ func TestRevokedTokenEndsItsConnections(t *testing.T) {
 		t.Fatal(err)
 	}
 	if code := c.CloseStatus(); code != 4401 {
-		t.Errorf("the token's connection: %d", code)
+		t.Errorf("the connection of the revoked token was closed with %d", code)
 	}
 	if code := byCookie.CloseStatus(); code != 4401 {
-		t.Errorf("the connection of a login with it: %d", code)
+		t.Errorf("the connection of a login with the revoked token was closed with %d", code)
 	}
 	if got := g.status(bearerHeader(secret)); got != 401 {
-		t.Errorf("the revoked token: %d", got)
+		t.Errorf("an upgrade with the revoked token was answered with %d", got)
 	}
 	if _, resp, err := g.dialCookie(cookie); err == nil || resp.StatusCode != 401 {
-		t.Errorf("the login with it: %v", err)
+		t.Errorf("the login with the revoked token: %v", err)
 	}
 	if got := stays.Run(session, "echo here").Stdout(); got != "here\n" { // the subject's, not the token's
 		t.Errorf("the session: %q", got)
@@ -119,7 +119,7 @@ func TestRevokedTokenEndsItsConnections(t *testing.T) {
 	testkit.Eventually(t, "the metric", func() bool { return g.Series("trl_connections_closed_total", "auth") == 2 })
 }
 
-// TestNothingIsDoneForARevokedToken: what waits for its turn when the token goes is refused.
+// TestNothingIsDoneForARevokedToken: requests that wait for their turn are refused when their token is revoked.
 func TestNothingIsDoneForARevokedToken(t *testing.T) {
 	const user, other = "one-of-anns-tokens", "another-of-anns-tokens"
 	path, set := withFile(t, user+" ann user\n"+other+" ann user\n")
@@ -168,7 +168,7 @@ func TestExpiryAndRoleEndConnections(t *testing.T) {
 	long := staying.Begin("exec.run", object{"session_id": session, "command": "sleep 300"})
 	testkit.Eventually(t, "the new limit", func() bool { return staying.Try("system.ping", nil).Code() == "RATE_LIMITED" })
 	if c2 := g.Dial("free-token"); c2.Try("system.ping", nil).Code() != "RATE_LIMITED" {
-		t.Error("the limit is for each connection")
+		t.Error("the rate limit counts for each connection, not for the token")
 	}
 	os.WriteFile(path+".new", []byte("free-token cid user max_sessions=1\n"), 0o600)
 	os.Rename(path+".new", path)
@@ -238,7 +238,7 @@ func TestLoginsOutliveTheGateway(t *testing.T) {
 		t.Errorf("logout: %d %v", resp.StatusCode, c)
 	}
 	if code := c.CloseStatus(); code != 4401 {
-		t.Errorf("the connection of who logged out: %d", code)
+		t.Errorf("the connection was closed with %d after the logout", code)
 	}
 	if _, resp, err := g.dialCookie(renamed(one, g)); err == nil || resp.StatusCode != 401 {
 		t.Errorf("after logging out: %v", err)
@@ -261,13 +261,13 @@ func TestLoginsOutliveTheGateway(t *testing.T) {
 	ws.CloseNow()
 }
 
-// renamed is the cookie under the name that it has on this gateway's port.
+// renamed returns the cookie under the name that it has for this gateway's port.
 func renamed(c *http.Cookie, g *server) *http.Cookie {
 	_, port, _ := strings.Cut(g.Addr(), ":")
 	return &http.Cookie{Name: "trl_login_" + port, Value: c.Value}
 }
 
-// TestLoggingInCountsOnTheRate: HTTP requests are requests of their token.
+// TestLoggingInCountsOnTheRate: HTTP requests count on the rate limit of their token.
 func TestLoggingInCountsOnTheRate(t *testing.T) {
 	_, set := withFile(t, "ann-token ann user rate=1\n")
 	g := start(t, set)
@@ -283,7 +283,7 @@ func TestLoggingInCountsOnTheRate(t *testing.T) {
 			break
 		}
 		if n > 1000 {
-			t.Fatal("a thousand logins at once")
+			t.Fatal("the server accepted a thousand logins at once")
 		}
 	}
 }
@@ -324,21 +324,21 @@ func TestGuessingIsSlowedDown(t *testing.T) {
 		return resp.StatusCode == 429
 	})
 	if got := g.status(bearerHeader(plain)); got != 429 {
-		t.Errorf("a token that somebody thought up: %d", got)
+		t.Errorf("an upgrade with a token that people could guess was answered with %d", got)
 	}
 	g.Dial(made).Call("system.ping", nil)
 	if n := strings.Count(g.Log.String(), "client refused"); n < 5 || n > 300 {
 		t.Errorf("%d lines in the log", n)
 	}
 	if strings.Contains(g.Log.String(), "guess-") {
-		t.Error("guesses are logged")
+		t.Error("the log has the guessed tokens")
 	}
 }
 
-// TestStrangersAreShownOut: who connects and says nothing, or not enough, is closed (K13). The time is the server's own constant.
+// TestStrangersAreShownOut: the server closes a connection that sends nothing, or not enough, after a constant time (K13).
 func TestStrangersAreShownOut(t *testing.T) {
 	if listen.StrangerLifetime > 10*time.Second || headerTimeout > 10*time.Second {
-		t.Fatalf("strangers have %v", listen.StrangerLifetime)
+		t.Fatalf("the server gives strangers %v", listen.StrangerLifetime)
 	}
 	g := start(t, withTokens)
 	var conns []net.Conn // at the same time: it takes the server's ten seconds
@@ -354,12 +354,12 @@ func TestStrangersAreShownOut(t *testing.T) {
 	}
 	for i, c := range conns {
 		if _, err := io.Copy(io.Discard, c); os.IsTimeout(err) {
-			t.Errorf("stranger %d is still there", i)
+			t.Errorf("the server did not close stranger %d", i)
 		}
 	}
 }
 
-// TestCredentialsStayHidden plants one of each kind and looks for them wherever others can read.
+// TestCredentialsStayHidden uses a credential of each kind and searches for it in everything that others can read.
 func TestCredentialsStayHidden(t *testing.T) {
 	path, _ := withFile(t, "planted-plain-token ann admin\n")
 	_, made, err := auth.AddToken(path, auth.Token{Subject: "ann", Role: auth.Admin})
@@ -425,7 +425,7 @@ func TestCredentialsStayHidden(t *testing.T) {
 		}
 		for kind, secret := range secrets {
 			if strings.Contains(text, secret) {
-				t.Errorf("the %s is in the %s", kind, where)
+				t.Errorf("the %s has the %s", where, kind)
 			}
 		}
 	}
@@ -436,7 +436,7 @@ func post(t *testing.T, url string, headers ...string) (*http.Response, string) 
 	return ask(t, "POST", url, headers...)
 }
 
-// TestOneAtATime: who waits for each answer has never more than one request under way, and is not told otherwise.
+// TestOneAtATime: a client that waits for each answer never reaches the bound on concurrent requests.
 func TestOneAtATime(t *testing.T) {
 	_, set := withFile(t, "single-token ann user max_in_flight=1\n")
 	g := start(t, set)
@@ -448,7 +448,7 @@ func TestOneAtATime(t *testing.T) {
 	}
 }
 
-// TestWhoIsKnownIsNoStranger: who has shown who he is may stay as long as he likes.
+// TestWhoIsKnownIsNoStranger: an authenticated client may stay connected without a time limit.
 func TestWhoIsKnownIsNoStranger(t *testing.T) {
 	for name, set := range map[string]func(*Config){"token": withTokens, "none": func(*Config) {}} {
 		g := start(t, set)
@@ -459,7 +459,7 @@ func TestWhoIsKnownIsNoStranger(t *testing.T) {
 	}
 }
 
-// TestAnExpiryThatComesLater: one that a token gets, or that is moved closer, while a connection is open ends that in time.
+// TestAnExpiryThatComesLater: if a token gets an expiry, or an earlier one, its open connections end at that time.
 func TestAnExpiryThatComesLater(t *testing.T) {
 	path, set := withFile(t, "late-token ann user\nclose-token bob user expires=2099-01-01T00:00:00Z\n")
 	g := start(t, set)

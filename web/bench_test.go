@@ -30,7 +30,7 @@ func roundTrips(b *testing.B, url, message string) {
 	}
 }
 
-// BenchmarkEcho is the floor: coder/websocket on both sides and nothing between.
+// BenchmarkEcho is the floor: an echo with coder/websocket on both sides.
 func BenchmarkEcho(b *testing.B) {
 	s := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		ws, err := websocket.Accept(w, r, nil)

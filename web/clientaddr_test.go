@@ -21,7 +21,7 @@ import (
 	"trl/web/auth"
 )
 
-// TestAsked: who the client is, how it came and whom it asked for, as told by those who may tell, and by those who may not.
+// TestAsked: the server takes the client's address, scheme and host from headers of trusted proxies, and only from these.
 func TestAsked(t *testing.T) {
 	c := Config{TrustedProxies: []netip.Prefix{netip.MustParsePrefix("10.0.0.0/8"), netip.MustParsePrefix("fd00::/8")}}
 	for _, x := range []struct {
@@ -64,12 +64,12 @@ func TestAsked(t *testing.T) {
 	}
 	r := &http.Request{RemoteAddr: "192.0.2.1:99", URL: &url.URL{}, TLS: &tls.ConnectionState{}}
 	if !auth.IsSecure(c.clientRequest(r)) {
-		t.Error("TLS is not secure")
+		t.Error("a request over TLS does not count as secure")
 	}
 }
 
-// TestBehindAProxy: browsers reach us by a real reverse proxy that takes TLS away, and pages of ours may connect as if it were not there; what
-// a client claims beside it does not count.
+// TestBehindAProxy: browsers come through a real reverse proxy that terminates TLS. Our pages may connect as without a proxy. Headers that a client
+// adds do not count.
 func TestBehindAProxy(t *testing.T) {
 	g := start(t, withTokens, func(c *Config) {
 		c.Hosts, c.TrustedProxies = []string{"trl.example"}, []netip.Prefix{netip.MustParsePrefix("127.0.0.1/32")}
@@ -103,7 +103,7 @@ func TestBehindAProxy(t *testing.T) {
 	}
 	ws, status := dial("trl.example", "https://trl.example")
 	if status != 101 {
-		t.Fatalf("a page of ours: %d", status)
+		t.Fatalf("an upgrade of our own page was answered with %d", status)
 	}
 	ws.SetReadLimit(-1)
 	c := rig.NewClient(t, ws)
@@ -134,7 +134,7 @@ func TestBehindAProxy(t *testing.T) {
 	}
 	resp.Body.Close()
 	if cookies := resp.Cookies(); len(cookies) != 1 || !cookies[0].Secure {
-		t.Errorf("the cookie goes over plain HTTP: %v", cookies)
+		t.Errorf("the browser would send the cookie over plain HTTP: %v", cookies)
 	}
 	addrs := map[string]bool{}
 	for line := range strings.Lines(g.Log.String()) {

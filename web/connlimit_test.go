@@ -16,7 +16,7 @@ import (
 	"trl/internal/testkit/gateway"
 )
 
-// TestGuestsLeavePlaces: guests are bounded by link, by principal and in all, and never take the last places.
+// TestGuestsLeavePlaces: connections of guests have bounds by link, by principal and in total, and leave the last places to others.
 func TestGuestsLeavePlaces(t *testing.T) {
 	for name, x := range map[string]struct {
 		of, links int // the bound on a principal's; bob's links
@@ -55,7 +55,8 @@ func TestGuestsLeavePlaces(t *testing.T) {
 	}
 }
 
-// TestConnectionsAreBounded: in all and of one principal; who finds no place is told so before the upgrade, and a place is free as soon as somebody goes.
+// TestConnectionsAreBounded: connections have a bound in total and by principal. A client beyond it gets an HTTP error instead of the upgrade. A place
+// is free as soon as a connection ends.
 func TestConnectionsAreBounded(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "s")
 	g := start(t, withTokens, func(c *Config) { c.MaxConns, c.MaxConnsOfPrincipal, c.Unix = 3, 2, path })
@@ -64,7 +65,7 @@ func TestConnectionsAreBounded(t *testing.T) {
 		ws, resp, err := g.DialWith(&websocket.DialOptions{HTTPHeader: http.Header{"Authorization": {"Bearer " + token}}})
 		if err == nil {
 			ws.CloseNow()
-			t.Fatal("let in")
+			t.Fatal("the server accepted a connection beyond the bound")
 		}
 		if resp == nil || resp.StatusCode != want || resp.Header.Get("Retry-After") == "" {
 			t.Fatalf("%v: %v", resp, err)
@@ -107,7 +108,7 @@ func TestConnectionsAreBounded(t *testing.T) {
 		return err == nil
 	})
 	if got := g.Metric("trl_connections_refused_total"); got < 4 {
-		t.Errorf("%v refused", got)
+		t.Errorf("the metric counts %v refused connections", got)
 	}
 	first.Call("system.ping", nil)
 	first.Close()

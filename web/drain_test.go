@@ -27,13 +27,13 @@ func TestDrainLetsNobodyNewIn(t *testing.T) {
 	c, admin := g.Dial("user"), g.Dial("admin")
 	id := c.Session(object{"name": "old"})
 	if f := c.Try("system.drain", object{}); f.Code() != "FORBIDDEN" {
-		t.Errorf("a user drains: %+v", f)
+		t.Errorf("system.drain of a user was answered with %+v", f)
 	}
 	if d := admin.Call("system.drain", object{}); d["draining"] != true || d.Num("active_sessions") != 1 {
 		t.Errorf("%v", d)
 	}
 	if g.ready() != http.StatusServiceUnavailable || g.Metric("trl_draining") != 1 {
-		t.Error("nobody is told")
+		t.Error("/readyz or the metric does not show the drain")
 	}
 	for _, method := range []string{"session.create", "exec.run"} { // exec.run: of the default session, which is not there
 		f := c.Try(method, map[string]object{"session.create": {}, "exec.run": {"command": "true"}}[method])
@@ -49,21 +49,21 @@ func TestDrainLetsNobodyNewIn(t *testing.T) {
 	}
 	admin.Call("system.drain", object{"undo": true})
 	if g.ready() != http.StatusOK || g.Metric("trl_draining") != 0 {
-		t.Error("not taken back")
+		t.Error("the drain was not taken back")
 	}
 	second := c.Session()
 	admin.Call("system.drain", object{"wait_s": 3600})
 	c.Call("session.destroy", object{"session_id": second})
 	select {
 	case <-g.Drained():
-		t.Fatal("drained with a session alive")
+		t.Fatal("the drain ended although a session lives")
 	default:
 	}
 	c.Call("session.destroy", object{"session_id": id})
 	select {
 	case <-g.Drained():
 	case <-time.After(patience):
-		t.Fatal("not drained with no session alive")
+		t.Fatal("the drain did not end although no session lives")
 	}
 }
 
@@ -76,6 +76,6 @@ func TestDrainIsOverAfterItsTime(t *testing.T) {
 	select {
 	case <-g.Drained():
 	case <-time.After(patience):
-		t.Fatal("it goes on")
+		t.Fatal("the drain goes on")
 	}
 }

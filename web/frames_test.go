@@ -13,7 +13,7 @@ import (
 	"trl/internal/testkit"
 )
 
-// The opcodes of frames.
+// Opcodes of frames.
 const (
 	textFrame  = 0x1
 	closeFrame = 0x8
@@ -33,7 +33,7 @@ func all(parts ...[]byte) []byte { return bytes.Join(parts, nil) }
 
 func ping(id string) string { return `{"id":"` + id + `","method":"system.ping"}` }
 
-// hear tells what the server says up to its close, its end or the answer to "end", which is told last, with before others.
+// hear returns a summary of what the server sends up to its close frame, the end of the connection, or the answer to "end" and `before` other answers.
 func hear(c rig.RawConn, before int) string {
 	var said []string
 	open := false
@@ -76,14 +76,14 @@ func hear(c rig.RawConn, before int) string {
 	}
 }
 
-// A rawCase is bytes on a socket and the whole of what the server answers; "open": it goes on to serve this connection.
+// A rawCase has bytes for a socket and the complete answer of the server. "open" means that the connection goes on.
 type rawCase struct {
 	name string
 	Send []byte
 	want string
 }
 
-// rawCases are for a server that takes messages of so many bytes.
+// rawCases returns the cases for a server with this bound on messages.
 func rawCases(limit int) []rawCase {
 	rows := []rawCase{
 		// What is allowed, however odd.
@@ -184,7 +184,7 @@ func rawCases(limit int) []rawCase {
 	return rows
 }
 
-// TestRawFrames: whatever comes, the answer is the one that the table says, and another connection's session is not touched.
+// TestRawFrames: the server gives each case the answer of the table, and sessions of other connections go on.
 func TestRawFrames(t *testing.T) {
 	const limit = 64 << 10
 	g := start(t, func(c *Config) { c.MaxFrame = limit })
@@ -230,8 +230,8 @@ func TestPingsAreAnswered(t *testing.T) {
 	}
 }
 
-// TestFramesHoweverTheyCome: a request that comes in single bytes, or is cut in two fragments at any byte, within characters and their
-// escapes, is the same request; so is one that is not UTF-8.
+// TestFramesHoweverTheyCome: a request may come in single bytes, or in two fragments that are cut at any byte, even within a character or an escape.
+// A request that is not UTF-8 is answered in the same way, too.
 func TestFramesHoweverTheyCome(t *testing.T) {
 	g := start(t)
 	const good, bad = `{"id":"é€😀\ud83d\ude00","method":"system.ping"}`, "{\"id\":\"\xe2\x82\",\"method\":\"system.ping\"}"
@@ -252,8 +252,8 @@ func TestFramesHoweverTheyCome(t *testing.T) {
 	}
 }
 
-// TestUnfinishedIsEnded: whatever part of a message is missing, the time for it is bounded, also when pings keep coming; who has begun nothing may
-// be quiet.
+// TestUnfinishedIsEnded: the time for a message is bounded, whichever part is missing and even if pings keep coming. A client that has begun no
+// message may be silent.
 func TestUnfinishedIsEnded(t *testing.T) {
 	g := start(t, func(c *Config) { c.stall = 200 * time.Millisecond })
 	quiet := g.Dial()
@@ -295,8 +295,8 @@ func TestUnfinishedIsEnded(t *testing.T) {
 	quiet.Call("system.ping", nil)
 }
 
-// TestSlowTakerHasNotStalled: the clock of a message stands still while the server does not read, since it waits for the client to take
-// what it asked for.
+// TestSlowTakerHasNotStalled: the time limit of a message pauses while the server does not read, because it waits for the client to read its
+// answers.
 func TestSlowTakerHasNotStalled(t *testing.T) {
 	g := start(t, func(c *Config) { c.stall = 300 * time.Millisecond })
 	c := g.Raw()

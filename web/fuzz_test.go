@@ -18,9 +18,9 @@ import (
 	"trl/protocol"
 )
 
-// FuzzFrames: any bytes after an upgrade, in pieces of any size, on a real socket of a real server. What comes back is whole frames as a server
-// may send them, of valid JSON; the connection ends when the client has ended its side; and nothing of the server's breaks. The client is
-// a viewer, so that no request that the fuzzer finds runs anything.
+// FuzzFrames sends any bytes after an upgrade, in pieces of any size, on a real socket of a real server. The server must answer with complete, allowed
+// frames of valid JSON, end the connection after the client has ended its side, and go on. The client is a viewer, so that no request that the fuzzer
+// finds runs a command.
 func FuzzFrames(f *testing.F) {
 	const limit = 4 << 10
 	for _, c := range rawCases(limit) {
@@ -94,7 +94,7 @@ func FuzzFrames(f *testing.F) {
 	})
 }
 
-// FuzzHandshake: any bytes for a request are answered with HTTP or not at all, once, and never with an upgrade for who has no token.
+// FuzzHandshake: the server answers any bytes with at most one HTTP response, and never with an upgrade for a client without a token.
 func FuzzHandshake(f *testing.F) {
 	for _, text := range []string{
 		"GET /v1/ws HTTP/1.1\r\nHost: localhost\r\n" + upgradeLines + "\r\n", "GET / HTTP/1.0\r\n\r\n", "OPTIONS * HTTP/1.1\r\nHost: localhost\r\n\r\n",

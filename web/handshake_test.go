@@ -19,7 +19,7 @@ import (
 
 const upgradeLines = "Upgrade: websocket\r\nConnection: Upgrade\r\nSec-WebSocket-Version: 13\r\nSec-WebSocket-Key: AAAAAAAAAAAAAAAAAAAAAA==\r\n"
 
-// says sends text as a request and gives the status of the answer, 0 where there is none, and the rest of what came.
+// says sends text as a request. It returns the status of the answer, or 0 without one, and the rest of the bytes.
 func says(t *testing.T, g *server, text string) (int, http.Header, string) {
 	t.Helper()
 	c, err := net.Dial("tcp", g.Addr())
@@ -42,7 +42,7 @@ func says(t *testing.T, g *server, text string) (int, http.Header, string) {
 	return resp.StatusCode, resp.Header, string(body) + string(rest)
 }
 
-// TestRawHandshakes: requests as bytes, and how each is answered. None of them costs anybody else anything.
+// TestRawHandshakes: the server gives each request the answer of the table, and other connections go on.
 func TestRawHandshakes(t *testing.T) {
 	g := start(t)
 	bystander := g.Dial()
@@ -130,7 +130,7 @@ func TestRawHandshakes(t *testing.T) {
 				t.Errorf("a second request was answered: %q", body)
 			}
 			if got == 101 && head.Get("Sec-WebSocket-Extensions") != "" {
-				t.Error("an extension nobody asked for")
+				t.Error("the server chose an extension that the client did not offer")
 			}
 			if got := bystander.Run(session, "N=$((N+1)); echo $N").Stdout(); got != fmt.Sprintln(i+1) {
 				t.Errorf("the other session says %q", got)
@@ -139,7 +139,7 @@ func TestRawHandshakes(t *testing.T) {
 	}
 	// One request each: what is sent behind it is not even looked at.
 	if got, _, rest := says(t, g, strings.Repeat("GET /healthz HTTP/1.1\r\n"+host+"\r\n", 3)); got != 200 || rest != "ok\n" {
-		t.Errorf("three in a row: %d, %q", got, rest)
+		t.Errorf("three requests in a row were answered with %d, %q", got, rest)
 	}
 	for _, path := range []string{"//evil.example/%2e%2e/", "//evil.example/..", "/\\evil.example/..", "/x/../../v1/ws"} {
 		_, head, _ := says(t, g, "GET "+path+" HTTP/1.1\r\n"+host+"\r\n")
@@ -153,7 +153,7 @@ func TestRawHandshakes(t *testing.T) {
 	}
 }
 
-// TestHostsAndOrigins is the matrix: on loopback, beyond it and with TLS, which names and pages get in. Every route answers alike.
+// TestHostsAndOrigins is a matrix of hosts and origins on loopback, on other addresses and with TLS. All routes answer alike.
 func TestHostsAndOrigins(t *testing.T) {
 	dir := t.TempDir()
 	cert, key := filepath.Join(dir, "cert"), filepath.Join(dir, "key")
@@ -249,7 +249,7 @@ func TestHostsAndOrigins(t *testing.T) {
 	}
 }
 
-// overWire sends text as it is.
+// overWire sends text unchanged.
 func overWire(t *testing.T, secure bool, addr, text string) *http.Response {
 	t.Helper()
 	c, err := net.Dial("tcp", addr)
@@ -270,7 +270,7 @@ func overWire(t *testing.T, secure bool, addr, text string) *http.Response {
 	return resp
 }
 
-// TestNewCertificateNewNames: who we are follows the certificate.
+// TestNewCertificateNewNames: the server accepts the host names of its present certificate.
 func TestNewCertificateNewNames(t *testing.T) {
 	dir := t.TempDir()
 	cert, key := filepath.Join(dir, "cert"), filepath.Join(dir, "key")
@@ -281,7 +281,7 @@ func TestNewCertificateNewNames(t *testing.T) {
 		return overWire(t, true, "127.0.0.1:"+port, "GET /healthz HTTP/1.1\r\nHost: "+host+"\r\n\r\n").StatusCode
 	}
 	if status("old.internal") != 200 || status("new.internal") != 421 {
-		t.Fatal("the certificate's names are not ours")
+		t.Fatal("the server refuses the names of its certificate")
 	}
 	if err := os.Remove(cert); err != nil { // nothing is read between the two files
 		t.Fatal(err)
@@ -289,6 +289,6 @@ func TestNewCertificateNewNames(t *testing.T) {
 	writeCertificate(t, cert, key, "gateway", "new.internal")
 	testkit.Eventually(t, "the new name counts", func() bool { return status("new.internal") == 200 })
 	if got := status("old.internal"); got != 421 {
-		t.Errorf("the old name: %d", got)
+		t.Errorf("a request with the old name was answered with %d", got)
 	}
 }

@@ -90,7 +90,7 @@ func TestOIDCLogin(t *testing.T) {
 		return nil
 	}
 	if _, page := get(t, g.URL()+"/login"); !strings.Contains(page, `href="/login/oidc"`) {
-		t.Error("the page has no way there")
+		t.Error("the login page has no link to the provider")
 	}
 	_, resp := browser("/authorize")
 	if set := resp.Header.Get("Set-Cookie"); !strings.Contains(set, "SameSite=Lax") || !strings.Contains(set, "HttpOnly") { // the browser comes back from another site
@@ -110,7 +110,7 @@ func TestOIDCLogin(t *testing.T) {
 		t.Errorf("%v", who)
 	}
 	if got := visit(b, resp.Request.URL.String()); got.StatusCode == 200 || loggedIn(got) != nil {
-		t.Error("a callback twice")
+		t.Error("the server accepted a callback twice")
 	}
 
 	// A callback without its beginning in this browser, with another state, or with a code that the provider did not give.
@@ -149,11 +149,11 @@ func TestOIDCLogin(t *testing.T) {
 		t.Errorf("without a provider: %d", resp.StatusCode)
 	}
 	if log := first.Log.String() + g.Log.String(); strings.Contains(log, "client-secret") || strings.Contains(log, "eyJ") {
-		t.Error("secrets in the log")
+		t.Error("the log has secrets")
 	}
 }
 
-// TestCallbackLocksNobodyOut: a page of somebody else has a browser ask for the callback as often as it likes, and its person can log in.
+// TestCallbackLocksNobodyOut: a foreign page makes a browser request the callback many times. The person can log in nevertheless.
 func TestCallbackLocksNobodyOut(t *testing.T) {
 	i := issuer.New(t)
 	g := start(t, withTokens, func(c *Config) {
@@ -188,7 +188,7 @@ func TestCallbackLocksNobodyOut(t *testing.T) {
 	testkit.Eventually(t, "codes that are guessed are slowed down", func() bool { return visit(auth.CallbackPath+"?state=a&code=guess", "a.b.c") == 429 })
 }
 
-// TestProviderThatIsDown: a login that the provider cannot answer for is 503, and no guess; nor is one for which there is no room.
+// TestProviderThatIsDown: a login without the provider, or without room for it, is answered with 503 and does not count as a guess.
 func TestProviderThatIsDown(t *testing.T) {
 	for _, path := range []string{"/token", "/keys"} {
 		t.Run(path, func(t *testing.T) {

@@ -13,7 +13,7 @@ import (
 	"trl/internal/rig"
 )
 
-// TestOddRequests: what is around the params, on a WebSocket and on a Unix socket.
+// TestOddRequests: requests with unusual JSON around their params, on a WebSocket and on a Unix socket.
 func TestOddRequests(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "s")
 	g := start(t, func(c *Config) { c.Unix = path })

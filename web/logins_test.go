@@ -20,7 +20,7 @@ import (
 	"trl/internal/testkit/limits"
 )
 
-// TestCookieIsForALoginsOwnPath: what asks another port of this host for anything else is no way to get a login.
+// TestCookieIsForALoginsOwnPath: a browser sends the cookie only below the path of its login, so that programs on other ports do not get it.
 func TestCookieIsForALoginsOwnPath(t *testing.T) {
 	_, set := withFile(t, "a-plain-token ann admin\n")
 	file := filepath.Join(t.TempDir(), "logins")
@@ -99,11 +99,11 @@ func TestCookieIsForALoginsOwnPath(t *testing.T) {
 		t.Errorf("logout: %d %v", resp.StatusCode, resp.Cookies())
 	}
 	if code := c.CloseStatus(); code != 4401 {
-		t.Errorf("the connection of who logged out: %d", code)
+		t.Errorf("the connection was closed with %d after the logout", code)
 	}
 	jar.SetCookies(home, []*http.Cookie{one})
 	if resp := ask("GET", one.Path); resp.StatusCode != 303 || len(resp.Cookies()) != 1 || resp.Cookies()[0].Path != one.Path || resp.Cookies()[0].MaxAge >= 0 {
-		t.Errorf("a login that is over: %d %v", resp.StatusCode, resp.Cookies())
+		t.Errorf("the ended login was answered with %d %v", resp.StatusCode, resp.Cookies())
 	}
 
 	// A cookie of the path /, as there once were, goes with the next page or login; whoever sends it by himself is let in.
@@ -119,7 +119,7 @@ func TestCookieIsForALoginsOwnPath(t *testing.T) {
 		}
 		resp.Body.Close()
 		if of == "/login" && !own.MatchString(resp.Header.Get("Location")) {
-			t.Errorf("the login page is not told the path: %v", resp.Header)
+			t.Errorf("the login page does not get the path: %v", resp.Header)
 		}
 		if left := jar.Cookies(home); resp.StatusCode/100 != 2 || len(left) != 0 {
 			t.Errorf("%s: %d, the old cookie is still there: %v", of, resp.StatusCode, left)
@@ -132,12 +132,12 @@ func TestCookieIsForALoginsOwnPath(t *testing.T) {
 	ws.CloseNow()
 }
 
-// at is the cookie for another path.
+// at returns the cookie for another path.
 func at(path string, c *http.Cookie) *http.Cookie {
 	return &http.Cookie{Name: c.Name, Value: c.Value, Path: path}
 }
 
-// TestFormTellsTheLoginsPath: the page after the form keeps it, with a script of its own.
+// TestFormTellsTheLoginsPath: the page after the login form stores the path of the login with a script of its own.
 func TestFormTellsTheLoginsPath(t *testing.T) {
 	g := start(t, withTokens)
 	resp, err := http.PostForm(g.URL()+"/login", url.Values{"token": {gateway.UserToken}})
@@ -158,7 +158,7 @@ func TestFormTellsTheLoginsPath(t *testing.T) {
 	}
 }
 
-// fullLogins has a gateway begin with as many logins as there may be.
+// fullLogins makes a gateway start with the largest number of logins.
 func fullLogins(t *testing.T) func(*Config) {
 	path := filepath.Join(t.TempDir(), "logins")
 	var text strings.Builder

@@ -17,12 +17,12 @@ import (
 
 func TestMain(m *testing.M) { testkit.Main(m) }
 
-// patience is how long anything may take on a busy machine before a test gives up.
+// patience bounds every wait on a busy machine.
 const patience = 60 * time.Second
 
 type object = rig.Object
 
-// server is a gateway with a Server in front of it, on a free port.
+// server is a gateway with a Server on a free port.
 type server struct {
 	*Server
 	*gateway.Gateway
@@ -34,7 +34,7 @@ func start(t testing.TB, change ...func(*Config)) *server {
 	return startWith(t, func(*pool.Config) {}, change...)
 }
 
-// startWith is start with another pool.
+// startWith is start with a pool of the caller.
 func startWith(t testing.TB, tune func(*pool.Config), change ...func(*Config)) *server {
 	t.Helper()
 	g := &server{}

@@ -54,15 +54,15 @@ func TestOrigin(t *testing.T) {
 	r.TLS = &tls.ConnectionState{}
 	r.Header.Set("Origin", "https://trl.example")
 	if !originAllowed(r, nil) {
-		t.Error("own origin over TLS refused")
+		t.Error("the server refused its own origin over TLS")
 	}
 	r.Header.Add("Origin", "https://evil.example")
 	if originAllowed(r, nil) {
-		t.Error("two origins allowed")
+		t.Error("the server allowed two origins")
 	}
 }
 
-// get asks with headers; "Host" is the Host header.
+// get sends a request with these headers. "Host" sets the Host header.
 func get(t *testing.T, url string, headers ...string) (*http.Response, string) {
 	t.Helper()
 	return ask(t, "GET", url, headers...)
@@ -230,7 +230,7 @@ func TestBeyondLoopback(t *testing.T) { // K15
 	s.stopListening(t.Context())
 }
 
-// start0 is a server without a pool, for what does not reach it.
+// start0 starts a server without a pool, for requests that need none.
 func start0(c Config) *Server {
 	r := prometheus.NewRegistry()
 	return New(c, nil, metrics.New(r), r, zerolog.Nop())

@@ -10,7 +10,7 @@ import (
 	"trl/pool/events"
 )
 
-// refusedParams is a probe that sends requests, each of which is to be refused. The last one's answer counts; the others' are to have the same code.
+// refusedParams is a probe whose requests must all be refused with the same code. It returns the last answer.
 func refusedParams(requests ...func() (string, object)) func(*testing.T) []string {
 	return func(t *testing.T) (words []string) {
 		c := start(t).Dial()
@@ -60,7 +60,7 @@ func cut(t *testing.T, r object, most int) (words []string) {
 	return []string{"`truncated`", "`omitted`"}
 }
 
-// forgotten runs a command so many times that the first of them is not kept, and asks for that.
+// forgotten runs more commands than the server keeps and requests the first one.
 func forgotten(t *testing.T, command string, times int) []string {
 	c := start(t).Dial()
 	s := c.Session()
@@ -80,7 +80,7 @@ func large(c *rig.Client, session string) string {
 	return c.Call("exec.run", object{"session_id": session, "command": "head -c 500000 /dev/zero", "max_output_bytes": 1}).Str("exec_id")
 }
 
-// overflow has a watcher that takes nothing miss something, and returns what the web tells then.
+// overflow makes a watcher that reads nothing miss events, and returns the event that reports it.
 func overflow(t *testing.T, command string, times int) []string {
 	g := start(t)
 	c := g.Dial()

@@ -16,7 +16,7 @@ import (
 	"trl/web/auth"
 )
 
-// download asks for a recording as a browser or a program would.
+// download requests a recording like a browser or a program.
 func (g *server) download(path, token string) (status int, head http.Header, body string) {
 	g.T.Helper()
 	req, err := http.NewRequest(http.MethodGet, "http://"+g.Addr()+path, nil)
@@ -38,7 +38,7 @@ func (g *server) download(path, token string) (status int, head http.Header, bod
 	return resp.StatusCode, resp.Header, string(text)
 }
 
-// TestDownload: the file, while it is being made and afterwards; only for whom it belongs to, and for admins.
+// TestDownload: the owner and admins can download a recording, in progress and afterwards. Nobody else can.
 func TestDownload(t *testing.T) {
 	dir := filepath.Join(t.TempDir(), "recordings")
 	g := startWith(t, func(c *pool.Config) { c.Record = recording.Config{Dir: dir} }, func(c *Config) {
@@ -66,7 +66,7 @@ func TestDownload(t *testing.T) {
 		t.Errorf("%d %q", status, body)
 	}
 	if status, _, _ := g.download(path, "root"); status != 200 {
-		t.Errorf("an admin gets %d", status)
+		t.Errorf("an admin's download was answered with %d", status)
 	}
 	for _, bad := range []string{"?format=v1", "?format=V2"} {
 		if status, _, _ := g.download(path+bad, "mine"); status != 400 {
@@ -74,10 +74,10 @@ func TestDownload(t *testing.T) {
 		}
 	}
 	if status, _, _ := g.download(path, ""); status != 401 {
-		t.Errorf("without a token %d", status)
+		t.Errorf("a download without a token was answered with %d", status)
 	}
 	if status, _, _ := g.download(path, "wrong"); status != 401 {
-		t.Errorf("with a wrong token %d", status)
+		t.Errorf("a download with a wrong token was answered with %d", status)
 	}
 	// Another's is exactly like none.
 	none := "/v1/recordings/" + rec[:len(rec)-8] + "aaaaaaaa"
@@ -109,7 +109,7 @@ func TestDownload(t *testing.T) {
 		t.Errorf("%v", list)
 	}
 	if f := g.Dial("looks").Try("recording.delete", object{"recording_id": rec}); f.Code() != "FORBIDDEN" {
-		t.Errorf("a viewer deletes: %+v", f)
+		t.Errorf("recording.delete of a viewer was answered with %+v", f)
 	}
 	if list := g.Dial("root").Call("recording.list", object{"all": true})["recordings"].([]any); len(list) != 1 {
 		t.Errorf("%v", list)
@@ -119,6 +119,6 @@ func TestDownload(t *testing.T) {
 	}
 	c.Call("recording.delete", object{"recording_id": rec})
 	if status, _, _ := g.download(path, "mine"); status != 404 {
-		t.Errorf("deleted: %d", status)
+		t.Errorf("a download of the deleted recording was answered with %d", status)
 	}
 }

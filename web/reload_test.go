@@ -14,7 +14,7 @@ import (
 	"trl/web/listen"
 )
 
-// TestReloadIsAllOrNothing: what may change does for who comes next, and for nobody who is there; a bad one changes nothing.
+// TestReloadIsAllOrNothing: a reload changes what may change, for new connections only. A bad configuration changes nothing.
 func TestReloadIsAllOrNothing(t *testing.T) {
 	dir := t.TempDir()
 	cert, key := filepath.Join(dir, "cert"), filepath.Join(dir, "key")
@@ -40,7 +40,7 @@ func TestReloadIsAllOrNothing(t *testing.T) {
 	withTLS := next
 	withTLS.TLSCert, withTLS.TLSKey = cert, key
 	if err := g.Reload(withTLS); err == nil {
-		t.Error("TLS was switched on")
+		t.Error("the reload switched TLS on")
 	}
 	if get("http://old.example") != 200 || get("http://new.example") != 403 || frames() != 1<<20 {
 		t.Error("a refused reload left something in force")
@@ -71,7 +71,7 @@ func TestReloadReplacesTheCertificateItself(t *testing.T) {
 	other, otherKey := filepath.Join(dir, "cert2"), filepath.Join(dir, "key2")
 	c := Config{Config: listen.Config{TLSCert: other, TLSKey: otherKey}, Origins: []string{"http://new.example"}}
 	if err := g.Reload(c); err == nil {
-		t.Error("a certificate that is not there was taken")
+		t.Error("the reload accepted a missing certificate")
 	}
 	if got := served(t, g.Addr()); got != "first" || len(g.live.Load().origins) != 0 {
 		t.Fatal(got)

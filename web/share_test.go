@@ -19,7 +19,7 @@ import (
 	"trl/web/auth"
 )
 
-// TestLinkRestsOnItsMaker: a link is good as long as the token it was made with, by whoever may share that session still.
+// TestLinkRestsOnItsMaker: a link works as long as the token that made it is valid and may still share the session.
 func TestLinkRestsOnItsMaker(t *testing.T) {
 	ends := time.Now().Add(time.Hour).UTC().Truncate(time.Second)
 	lines := map[string]string{
@@ -47,7 +47,7 @@ func TestLinkRestsOnItsMaker(t *testing.T) {
 				t.Fatal(err)
 			}
 		case <-time.After(patience):
-			t.Fatal("other tokens are not read")
+			t.Fatal("the server does not read the other tokens")
 		}
 	}
 	owner := g.Dial("second-token")
@@ -88,7 +88,7 @@ func TestLinkRestsOnItsMaker(t *testing.T) {
 	}
 }
 
-// TestLoggingOutKeepsLinks: a link is its token's, not the browser's; with no token behind it, it is the login's.
+// TestLoggingOutKeepsLinks: a link belongs to its token, not to the browser. A link of a login without a token belongs to the login.
 func TestLoggingOutKeepsLinks(t *testing.T) {
 	_, set := withFile(t, "a-plain-token ann user\n")
 	i := issuer.New(t)
@@ -118,7 +118,7 @@ func TestLoggingOutKeepsLinks(t *testing.T) {
 	}
 }
 
-// TestGuestsCountForTheirMaker: a link gives nobody more requests than its token is good for.
+// TestGuestsCountForTheirMaker: requests of guests count on the limits of the token that made the link.
 func TestGuestsCountForTheirMaker(t *testing.T) {
 	_, set := withFile(t, "slow-token ann user rate=2\nbusy-token ann user max_in_flight=1\n")
 	g := start(t, set)
@@ -131,7 +131,7 @@ func TestGuestsCountForTheirMaker(t *testing.T) {
 		}
 	}
 	if refused == 0 {
-		t.Error("the guest may ask as often as it likes")
+		t.Error("the rate limit of the token does not hold for the guest")
 	}
 
 	owner = g.Dial("busy-token")
@@ -141,7 +141,7 @@ func TestGuestsCountForTheirMaker(t *testing.T) {
 	// The owner asks nothing before the command runs: a request of its own may take the one place, and then the guest's is refused.
 	testkit.Eventually(t, "the guest's command runs", func() bool { _, err := os.Stat(begun); return err == nil })
 	if code := owner.Try("system.ping", nil).Code(); code != "RATE_LIMITED" {
-		t.Errorf("beside the guest's request the owner's is answered with %q", code)
+		t.Errorf("the owner's request during the guest's requests was answered with %q", code)
 	}
 }
 
@@ -188,7 +188,7 @@ func TestShareIsTheOwners(t *testing.T) {
 		}
 		resp.Body.Close()
 		if resp.StatusCode == http.StatusOK {
-			t.Errorf("%s answers a guest", path)
+			t.Errorf("%s answers a guest with success", path)
 		}
 	}
 	resp, err := http.DefaultTransport.RoundTrip(func() *http.Request {
@@ -201,6 +201,6 @@ func TestShareIsTheOwners(t *testing.T) {
 	}
 	resp.Body.Close()
 	if resp.StatusCode != http.StatusUnauthorized {
-		t.Errorf("a guest logs in: %s", resp.Status)
+		t.Errorf("the login of a guest was answered with %s", resp.Status)
 	}
 }

@@ -39,7 +39,7 @@ func TestTickets(t *testing.T) { // K6
 	use := func(ticket string, h http.Header) int { return g.status(h, "trl.v1", "trl.ticket."+ticket) }
 
 	if ask() != "" || ask("Authorization", "Bearer wrong") != "" {
-		t.Error("a ticket for nobody")
+		t.Error("the server gave a ticket without a valid credential")
 	}
 	one := ask("Authorization", "Bearer "+gateway.UserToken)
 	ws, resp, err := g.DialWith(&websocket.DialOptions{Subprotocols: []string{"trl.ticket." + one, "trl.v1"}})
@@ -50,38 +50,38 @@ func TestTickets(t *testing.T) { // K6
 		t.Errorf("%v", who)
 	}
 	if got := use(one, nil); got != 401 {
-		t.Errorf("used twice: %d", got)
+		t.Errorf("a ticket that was used twice was answered with %d", got)
 	}
 	if got := use(one, bearerHeader(gateway.UserToken)); got != 401 { // the first credential counts
-		t.Errorf("used twice, with a token: %d", got)
+		t.Errorf("a ticket that was used twice, with a token, was answered with %d", got)
 	}
 	if got := use(ask("Authorization", "Bearer "+gateway.UserToken), bearerHeader(gateway.AdminToken)); got != 401 {
-		t.Errorf("by another principal: %d", got)
+		t.Errorf("a ticket and a token of another principal were answered with %d", got)
 	}
 	if got := use(ask("Authorization", "Bearer "+gateway.UserToken), bearerHeader(gateway.UserToken)); got != 101 {
-		t.Errorf("by the same one: %d", got)
+		t.Errorf("a ticket and a token of the same principal were answered with %d", got)
 	}
 	ours := ask("Authorization", "Bearer "+gateway.UserToken, "Origin", g.URL())
 	if got := use(ours, nil); got != 401 {
-		t.Errorf("a page's, by a program: %d", got)
+		t.Errorf("a page's ticket without the page's origin was answered with %d", got)
 	}
 	if got := use(ours, http.Header{"Origin": {g.URL()}}); got != 401 {
-		t.Errorf("a page's, after somebody else: %d", got)
+		t.Errorf("a page's ticket that was used before was answered with %d", got)
 	}
 	if got := use(ask("Authorization", "Bearer "+gateway.UserToken, "Origin", g.URL()), http.Header{"Origin": {g.URL()}}); got != 101 {
-		t.Errorf("a page's: %d", got)
+		t.Errorf("a page's ticket was answered with %d", got)
 	}
 	// A ticket makes no other.
 	if ask("Sec-WebSocket-Protocol", "trl.ticket."+ask("Authorization", "Bearer "+gateway.UserToken)) != "" {
-		t.Error("a ticket for a ticket")
+		t.Error("the server gave a ticket for a ticket")
 	}
 	for range 3 * limits.Constant(t, "web/auth.maxOwnTickets") {
 		ask("Authorization", "Bearer "+gateway.UserToken)
 	}
 	if ask("Authorization", "Bearer "+gateway.UserToken) != "" {
-		t.Error("one more than a subject may have")
+		t.Error("a subject got more tickets than its bound")
 	}
 	if ask("Authorization", "Bearer "+gateway.AdminToken) == "" {
-		t.Error("and nobody else gets one")
+		t.Error("another subject got no ticket")
 	}
 }

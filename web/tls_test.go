@@ -23,7 +23,7 @@ import (
 	"trl/internal/testkit/gateway"
 )
 
-// writeCertificate makes a self-signed one for 127.0.0.1 and names.
+// writeCertificate writes a self-signed certificate for 127.0.0.1 and names.
 func writeCertificate(t *testing.T, cert, key, name string, names ...string) {
 	t.Helper()
 	k, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
@@ -81,7 +81,7 @@ func TestTLS(t *testing.T) {
 	}
 }
 
-// served is the name in the certificate that a server shows.
+// served returns the name in the certificate that a server shows.
 func served(t *testing.T, addr string) string {
 	t.Helper()
 	conn, err := tls.Dial("tcp", addr, &tls.Config{InsecureSkipVerify: true, NextProtos: []string{"h2", "http/1.1"}})

@@ -16,7 +16,7 @@ import (
 	"trl/internal/testkit"
 )
 
-// local is a gateway with a Unix socket alone.
+// local is a gateway that listens only on a Unix socket.
 func startLocal(t *testing.T, change ...func(*Config)) (*server, string) {
 	t.Helper()
 	path := filepath.Join(t.TempDir(), "trl.sock")
@@ -60,7 +60,7 @@ func (c lineConn) end() {
 	}
 }
 
-// TestClawCoreClients: one request, one line back, in the shapes that clients of the claw-core runtime send.
+// TestClawCoreClients: each request gets one line of answer, in the shapes that clients of the claw-core runtime send.
 func TestClawCoreClients(t *testing.T) {
 	_, path := startLocal(t)
 	for _, half := range []bool{true, false} {
@@ -86,7 +86,7 @@ func TestClawCoreClients(t *testing.T) {
 	c.end()
 }
 
-// TestLastLineIsAnswered: the time in which a line must be whole is not the time in which its command must end.
+// TestLastLineIsAnswered: the time limit for a line does not limit its command.
 func TestLastLineIsAnswered(t *testing.T) {
 	const stall = 200 * time.Millisecond
 	_, path := startLocal(t, func(c *Config) { c.stall = stall })
@@ -121,7 +121,7 @@ func TestNothingUnaskedOnUnix(t *testing.T) {
 		told = watching.line().Event == "server.shutdown"
 	}
 	if _, err := os.Lstat(path); err == nil {
-		t.Error("the socket is left behind")
+		t.Error("the file of the socket is left")
 	}
 }
 
@@ -180,7 +180,7 @@ func TestPeerIsItsUser(t *testing.T) {
 	}
 }
 
-// TestLongAnswers: answers that do not fit into a buffer come whole, over a WebSocket and a line, with each kind of text.
+// TestLongAnswers: answers that are larger than a buffer arrive complete, over a WebSocket and as a line, with each kind of text.
 func TestLongAnswers(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "s")
 	g := start(t, func(c *Config) { c.Unix = path })
