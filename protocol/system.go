@@ -1,6 +1,9 @@
 package protocol
 
-import "time"
+import (
+	"maps"
+	"time"
+)
 
 // Drain is the params of system.drain.
 type Drain struct {
@@ -61,6 +64,25 @@ type Stats struct {
 	UptimeS          int64          `json:"uptime_s"`
 	MemoryRSSBytes   int64          `json:"memory_rss_bytes"`
 	Partial          []string       `json:"partial,omitzero"`
+}
+
+// Add adds the counts of another node.
+func (s *Stats) Add(more *Stats) {
+	s.ActiveSessions += more.ActiveSessions
+	s.MaxSessions += more.MaxSessions
+	s.TotalCommandsRun += more.TotalCommandsRun
+	s.Running += more.Running
+	s.Queued += more.Queued
+	s.Processes += more.Processes
+	s.Terminals += more.Terminals
+	s.WarmShells += more.WarmShells
+	s.MemoryRSSBytes += more.MemoryRSSBytes
+	if s.ByState = maps.Clone(s.ByState); s.ByState == nil {
+		s.ByState = map[string]int{}
+	}
+	for state, n := range more.ByState {
+		s.ByState[state] += n
+	}
 }
 
 // Isolation is the tier of containment in force, and why there is no better one.

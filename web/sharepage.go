@@ -16,7 +16,7 @@ func (s *Server) serveShareState(w http.ResponseWriter, r *http.Request) {
 	if g, no := s.auth.Authorize(r); no != nil {
 		auth.Deny(w, no)
 		return
-	} else if g.Share == nil {
+	} else if g.GuestID() == "" {
 		auth.Refuse(w, http.StatusUnauthorized, "this link opens nothing")
 		return
 	}

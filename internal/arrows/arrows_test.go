@@ -76,7 +76,7 @@ var packages = map[string][]string{
 	"cluster/placement":     {"cluster/node"},
 	"pool/queue":            nil,
 	"pool/restoring":        nil,
-	"pool/share":            {"pool/clock", "pool/entry"},
+	"pool/share":            {"pool/clock", "pool/entry", "pool/ids"},
 	"pool/answer":           {"pool/budget"},
 	"pool/background":       nil,
 	"pool/budget":           nil,

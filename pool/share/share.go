@@ -11,11 +11,18 @@ import (
 
 	"trl/pool/clock"
 	"trl/pool/entry"
+	"trl/pool/ids"
 	"trl/protocol"
 )
 
 // tokenPrefix begins the token of every link, which distinguishes it from a principal's token.
 const tokenPrefix = "trlshare_"
+
+// EpochOf returns the epoch of the node that made a link, which its token begins with: in a cluster, a guest may be connected to any node.
+func EpochOf(token string) (epoch string, ok bool) {
+	epoch, _, ok = strings.Cut(strings.TrimPrefix(token, tokenPrefix), ".")
+	return epoch, ok && IsToken(token)
+}
 
 // Hash is what is kept of a token.
 type Hash [sha256.Size]byte
@@ -48,7 +55,11 @@ type Link struct {
 func New(id string, q *protocol.ShareCreate, credentialID string, until time.Time) (l *Link, token string) {
 	var secret [32]byte
 	rand.Read(secret[:]) // never fails (crypto/rand)
-	token = tokenPrefix + base64.RawURLEncoding.EncodeToString(secret[:])
+	token = tokenPrefix
+	if epoch, ok := ids.EpochOf('l', id); ok {
+		token += epoch + "."
+	}
+	token += base64.RawURLEncoding.EncodeToString(secret[:])
 	life := time.Duration(protocol.ShareTime) * time.Second
 	if q.ExpiresIn != nil {
 		life = q.ExpiresIn.Duration()

@@ -3,6 +3,7 @@
 package auth
 
 import (
+	"context"
 	"crypto/tls"
 	"net/http"
 	"time"
@@ -26,6 +27,9 @@ type Config struct {
 	LoginsFile  string // the file that keeps the logins of browsers; empty: in memory
 
 	Refused func(r *http.Request, why string) // called for each request with a wrong credential
+
+	// GuestElsewhere returns the grant of a share link of another node, or nil. It asks that node. nil: there is no other node.
+	GuestElsewhere func(ctx context.Context, token string) *Grant
 }
 
 // Checker finds out who sends a request. Call Open before the first request and Close after the last one.

@@ -59,8 +59,27 @@ type Grant struct {
 	Principal
 	token       string             // id of the token from which it comes, if any
 	guessable   bool               // a token that a person may have chosen
+	Elsewhere   *Elsewhere         // the same for a share link of another node; that node judges every request
 	Share       *pool.Share        // it opens only this share link; nil: everything that belongs to its subject
 	credentials []*credentialState // it is valid as long as all of these are; none: for ever
+}
+
+// Elsewhere is a share link of another node.
+type Elsewhere struct {
+	Epoch   string // that node's
+	Token   string
+	ShareID string
+}
+
+// GuestID returns the id of the share link with which a guest came, or "" if it is no guest.
+func (g *Grant) GuestID() string {
+	switch {
+	case g.Share != nil:
+		return g.Share.ID()
+	case g.Elsewhere != nil:
+		return g.Elsewhere.ShareID
+	}
+	return ""
 }
 
 // newGrant returns a Grant with a credentialState of its own.

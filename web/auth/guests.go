@@ -17,13 +17,18 @@ func (c *Checker) Authorize(r *http.Request) (*Grant, *Denial) {
 		return c.Authenticate(r)
 	}
 	g, why := c.guest(token) // also while the address is slowed down, because nobody can guess a link
+	if why == Unknown && c.c.GuestElsewhere != nil && c.wrongCredentials.wait(ClientAddr(r), time.Now()) == 0 {
+		if far := c.c.GuestElsewhere(r.Context(), token); far != nil {
+			g, why = far, Accepted
+		}
+	}
 	if why == Unknown {
 		c.wrongCredentials.add(ClientAddr(r), time.Now())
 	}
 	return g, c.recordOutcome(r, byShare, why, nil)
 }
 
-// Guest returns the grant of a share link's token.
+// Guest returns the grant of the token of a share link of this node.
 func (c *Checker) Guest(token string) (g *Grant, ok bool) {
 	g, why := c.guest(token)
 	return g, why == Accepted

@@ -127,17 +127,15 @@ func validID(id string) string {
 // auditEntry returns an entry of this connection with the outcome ok.
 func (c *conn) auditEntry(action string) audit.Entry {
 	e := audit.Entry{Action: action, Outcome: "ok", Principal: c.principal.Subject, Role: string(c.principal.Role), Remote: c.remote, Conn: c.id}
-	if sh := c.grant.Share; sh != nil { // a guest acts in the name of its host
-		e.Share = sh.ID()
-	}
+	e.Share = c.grant.GuestID() // a guest acts in the name of its host
 	return e
 }
 
 // appendAudit adds an entry of this connection.
 func (c *conn) appendAudit(e audit.Entry) {
 	who := c.principal.Subject
-	if sh := c.grant.Share; sh != nil { // the bound counts for the guest, not for its host
-		who = sh.ID()
+	if guest := c.grant.GuestID(); guest != "" { // the bound counts for the guest, not for its host
+		who = guest
 	}
 	AppendAudit(c.srv.config.Audit, who, e)
 }

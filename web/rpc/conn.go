@@ -128,6 +128,10 @@ func (c *conn) serve() {
 		defer sh.Leave()
 		c.helpers.Go(func() { c.endWithShare(sh) }) // waits for the link's end; ends with ctx; waited for below
 	}
+	if far := c.grant.Elsewhere; far != nil {
+		over = transport.ReasonUnshared
+		c.relayTo(far.Epoch) // it also tells of the end of the share link
+	}
 	defer c.grant.OnExpiry(func() { c.end(over) })()
 
 	c.containPanic("requests", func() { c.end(c.readLoop()) })

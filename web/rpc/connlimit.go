@@ -51,11 +51,12 @@ func (cs *Clients) connLimits(g *auth.Grant) []ConnLimit {
 		each = cfg.MaxConns
 	}
 	all := ConnLimit{connGroup{groupAll, ""}, cfg.MaxConns, http.StatusServiceUnavailable}
-	if g.Share == nil {
+	guest := g.GuestID()
+	if guest == "" {
 		return []ConnLimit{{connGroup{groupPrincipal, g.Subject}, each, http.StatusTooManyRequests}, all}
 	}
 	return []ConnLimit{
-		{connGroup{groupShare, g.Share.ID()}, cfg.MaxGuests, http.StatusTooManyRequests},
+		{connGroup{groupShare, guest}, cfg.MaxGuests, http.StatusTooManyRequests},
 		{connGroup{groupPrincipal, "guests of " + g.Subject}, cmp.Or(cfg.MaxConnsOfPrincipal, places.AllButReserve(guests)), http.StatusTooManyRequests}, // no subject has spaces
 		{connGroup{groupGuests, ""}, guests, http.StatusServiceUnavailable},
 		all,

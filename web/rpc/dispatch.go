@@ -1,14 +1,11 @@
 package rpc
 
 import (
-	"bytes"
 	"cmp"
 	"context"
 	"crypto/rand"
 	"io"
 	"reflect"
-	"strconv"
-	"strings"
 	"time"
 
 	"github.com/go-json-experiment/json/jsontext"
@@ -199,6 +196,12 @@ func (k *call) dispatch() (any, bool, error) {
 	h, ok := handlers[k.method]
 	if e := k.c.grant.ExpiredError(); e != nil {
 		return nil, false, e
+	}
+	if far := k.c.grant.Elsewhere; far != nil {
+		if e := k.checkHTTP(h.over); e != nil {
+			return nil, false, e
+		}
+		return k.routeGuest(h, far.Epoch)
 	}
 	switch {
 	case ok && k.c.grant.Share != nil && !guestMay(k.c.grant.Share, k.method):
@@ -492,53 +495,9 @@ func (c *conn) findCall(id jsontext.Value) *call {
 	defer c.mu.Unlock()
 	for i := range c.recent { // the newest call stands before the oldest one
 		k := c.recent[(c.recentNext+len(c.recent)-1-i)%len(c.recent)]
-		if sameID(k.id, id) {
+		if protocol.SameID(k.id, id) {
 			return k
 		}
 	}
 	return nil
-}
-
-// sameID compares two ids as JSON values: "a" equals "\u0061", and 1 equals 1.0. Numbers are compared exactly, whatever their number of digits.
-func sameID(a, b jsontext.Value) bool {
-	switch {
-	case bytes.Equal(a, b):
-		return true
-	case a.Kind() != b.Kind():
-		return false
-	case a.Kind() == '0':
-		x, ok := decimalOf(string(a))
-		y, same := decimalOf(string(b))
-		return ok && same && x == y
-	}
-	a, b = a.Clone(), b.Clone()
-	return a.Canonicalize() == nil && b.Canonicalize() == nil && bytes.Equal(a, b)
-}
-
-// decimal is ± 0.DIGITS × 10^exponent. Neither the first nor the last digit is 0; zero has no digits.
-type decimal struct {
-	negative bool
-	digits   string
-	exponent int64
-}
-
-// decimalOf reads a JSON number. ok is false for an exponent that does not fit.
-func decimalOf(text string) (d decimal, ok bool) {
-	text, d.negative = strings.CutPrefix(text, "-")
-	if i := strings.IndexAny(text, "eE"); i >= 0 {
-		n, err := strconv.ParseInt(text[i+1:], 10, 32)
-		if err != nil {
-			return d, false
-		}
-		text, d.exponent = text[:i], n
-	}
-	whole, fraction, _ := strings.Cut(text, ".")
-	d.exponent += int64(len(whole))
-	d.digits = strings.TrimLeft(whole+fraction, "0")
-	d.exponent -= int64(len(whole) + len(fraction) - len(d.digits))
-	d.digits = strings.TrimRight(d.digits, "0")
-	if d.digits == "" {
-		return decimal{}, true
-	}
-	return d, true
 }

@@ -8,8 +8,6 @@ import (
 	"testing"
 
 	"github.com/coder/websocket"
-	"github.com/go-json-experiment/json/jsontext"
-
 	"trl/internal/rig"
 	"trl/internal/testkit"
 	"trl/protocol"
@@ -31,21 +29,6 @@ func TestMethodsAreTheProtocols(t *testing.T) {
 	}
 	if reflect.TypeFor[protocol.None]().NumField() != 0 {
 		t.Error("None says something")
-	}
-}
-
-func TestSameID(t *testing.T) {
-	for _, c := range []struct {
-		a, b string
-		want bool
-	}{
-		{`1`, `1`, true}, {`1`, `1.0`, true}, {`1e2`, `100`, true}, {`"a"`, `"\u0061"`, true}, {`"1"`, `1`, false}, {`1`, `2`, false}, {`"a"`, `"b"`, false},
-		{`1732560000000000001`, `1732560000000000002`, false}, {`1732560000000000001`, `1.732560000000000001e18`, true}, {`0.10`, `1E-1`, true},
-		{`-0`, `0.0e5`, true}, {`-1`, `1`, false}, {`10`, `1`, false}, {`1e400`, `10e399`, true}, {`0.1`, `0.01`, false}, {`1e99999999999999999999`, `1e99999999999999999998`, false},
-	} {
-		if got := sameID(jsontext.Value(c.a), jsontext.Value(c.b)); got != c.want {
-			t.Errorf("%s %s: %v", c.a, c.b, got)
-		}
 	}
 }
 

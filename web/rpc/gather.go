@@ -88,15 +88,24 @@ func (c *conn) askNode(ctx context.Context, epoch string, request []byte, use fu
 	r := relay{c: c}
 	defer r.endLarge()
 	l.BeforeLarge(r.beginLarge)
-	if err := l.Send(link.Text, request); err != nil {
+	data, err := ask(l, request)
+	if err != nil {
 		return err
+	}
+	return use(data)
+}
+
+// ask sends the only request of a link, whose id is 0, and returns the data of the answer.
+func ask(l *link.Conn, request []byte) (jsontext.Value, error) {
+	if err := l.Send(link.Text, request); err != nil {
+		return nil, err
 	}
 	for {
 		_, msg, err := l.Read()
 		if err != nil {
-			return err
+			return nil, err
 		}
-		if id, _ := splitAnswer(msg); string(id) != "0" {
+		if id, _ := protocol.SplitAnswer(msg); string(id) != "0" {
 			continue // an event
 		}
 		var answer struct {
@@ -105,13 +114,13 @@ func (c *conn) askNode(ctx context.Context, epoch string, request []byte, use fu
 		}
 		switch err := json.Unmarshal(msg, &answer); {
 		case err != nil:
-			return err
+			return nil, err
 		case answer.Error != nil:
-			return answer.Error
+			return nil, answer.Error
 		case answer.Data == nil:
-			return errors.New("answer without data")
+			return nil, errors.New("answer without data")
 		}
-		return use(answer.Data)
+		return answer.Data, nil
 	}
 }
 

@@ -72,7 +72,7 @@ func startNode(t testing.TB, tune func(*pool.Config), change ...func(*config)) *
 	for _, f := range change {
 		f(&cfg)
 	}
-	checker := auth.New(auth.Config{None: cfg.AuthNone, Tokens: cfg.Tokens, Refused: func(*http.Request, string) {}}, g.Pool, g.Metrics, g.Logger)
+	checker := auth.New(auth.Config{None: cfg.AuthNone, Tokens: cfg.Tokens, Refused: func(*http.Request, string) {}, GuestElsewhere: func(ctx context.Context, token string) *auth.Grant { return g.clients.GuestElsewhere(ctx, token) }}, g.Pool, g.Metrics, g.Logger)
 	if err := checker.Open(); err != nil {
 		t.Fatal(err)
 	}

@@ -1,7 +1,13 @@
 package rpc
 
 import (
+	"context"
+	"time"
+
+	"github.com/go-json-experiment/json"
+
 	"trl/cluster/link"
+	"trl/pool/share"
 	"trl/protocol"
 	"trl/web/auth"
 	"trl/web/transport"
@@ -54,4 +60,37 @@ func (cs *Clients) grantOf(h *link.Hello) (*auth.Grant, error) {
 		return g, nil
 	}
 	return auth.ForLink(auth.Principal{Subject: h.Principal, Role: auth.Role(h.Role)}, h.Credential, h.Terms.Expires()), nil
+}
+
+// guestTimeout bounds the question of GuestElsewhere.
+const guestTimeout = 5 * time.Second
+
+// GuestElsewhere returns the grant of a share link of another node, or nil if there is none. The node tells what the link allows.
+func (cs *Clients) GuestElsewhere(ctx context.Context, token string) *auth.Grant {
+	nodes := cs.config.Cluster.Nodes
+	epoch, ok := share.EpochOf(token)
+	if nodes == nil || !ok || epoch == cs.pool.Epoch() {
+		return nil
+	}
+	if _, known := nodes.Find(epoch); !known {
+		return nil
+	}
+	ctx, cancel := context.WithTimeout(ctx, guestTimeout)
+	defer cancel()
+	l, err := nodes.Dial(ctx, epoch, &link.Hello{Principal: "guest", Role: string(auth.Viewer), Share: token, Transport: transport.WebSocketName})
+	if err != nil {
+		cs.log.Debug().Err(err).Msg("share link of another node refused")
+		return nil
+	}
+	defer l.Drop()
+	defer context.AfterFunc(ctx, l.Drop)()
+	var can protocol.Capabilities
+	data, err := ask(l, []byte(`{"id":0,"method":"system.capabilities"}`))
+	if err != nil || json.Unmarshal(data, &can) != nil || can.Principal.Share == nil {
+		return nil
+	}
+	return &auth.Grant{
+		Principal: auth.Principal{Subject: can.Principal.Subject, Role: auth.Role(can.Principal.Role)},
+		Elsewhere: &auth.Elsewhere{Epoch: epoch, Token: token, ShareID: can.Principal.Share.ShareID},
+	}
 }

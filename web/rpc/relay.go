@@ -80,6 +80,9 @@ func (c *conn) hello() (*link.Hello, *protocol.Error) {
 	if at, err := netip.ParseAddrPort(c.remote); err == nil {
 		h.Client = at.Addr()
 	}
+	if far := c.grant.Elsewhere; far != nil {
+		h.Share = far.Token
+	}
 	if !h.Terms.SetExpires(c.grant.Expires()) {
 		return nil, c.grant.ExpiredError()
 	}
@@ -116,6 +119,9 @@ func (r *relay) run() {
 	c := r.c
 	l, fault := c.dialNode(c.ctx, r.epoch)
 	if fault != nil {
+		if c.grant.Elsewhere != nil && fault.Code == protocol.AuthFailed { // the share link has ended
+			c.end(transport.ReasonUnshared)
+		}
 		r.end(fault)
 		return
 	}
@@ -293,7 +299,6 @@ func (r *relay) endLarge() {
 }
 
 var (
-	idPrefix       = []byte(`{"id":`)
 	eventPrefix    = []byte(`{"event":"`)
 	startedEvent   = []byte(`{"event":"stream.started"`)
 	shutdownEvent  = []byte(`{"event":"server.shutdown"`)
@@ -348,7 +353,7 @@ var errAnswer = errors.New("answer to a request that was not sent")
 
 // passAnswer passes on an answer, and ends its request.
 func (r *relay) passAnswer(msg []byte) error {
-	id, rest := splitAnswer(msg)
+	id, rest := protocol.SplitAnswer(msg)
 	k := r.take(string(id))
 	if k == nil {
 		return errAnswer
@@ -391,27 +396,6 @@ func (r *relay) take(id string) *call {
 		r.waiting[id] = calls[1:]
 	}
 	return calls[0]
-}
-
-// splitAnswer returns the id of an answer as it is written, and what follows it.
-func splitAnswer(msg []byte) (id, rest []byte) {
-	p, ok := bytes.CutPrefix(msg, idPrefix)
-	if !ok || len(p) == 0 {
-		return nil, nil
-	}
-	n := bytes.IndexByte(p, ',')
-	if p[0] == '"' {
-		for n = 1; n < len(p) && p[n] != '"'; n++ {
-			if p[n] == '\\' {
-				n++
-			}
-		}
-		n++
-	}
-	if n < 0 || n > len(p) {
-		return nil, nil
-	}
-	return p[:n], p[n:]
 }
 
 // passAnswer sends the owner's answer to a request; fault is what it says, if it is a failure.

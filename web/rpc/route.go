@@ -171,6 +171,23 @@ func (k *call) renameInTurn(key string, f func() (any, bool, error)) (any, bool,
 	return answer, pending, err
 }
 
+// routeGuest passes a guest's request to the node of its share link.
+func (k *call) routeGuest(h handler, epoch string) (any, bool, error) {
+	var t target
+	if json.Unmarshal(k.params, &t) == nil {
+		if e := k.checkRelayedHTTP(&t); e != nil {
+			return nil, false, e
+		}
+		if t.RequestID != nil && k.c.request != nil && k.method == "exec.cancel" {
+			return h.call.run(k, k.params) // which refuses it
+		}
+	}
+	k.remote = &remote{h: h, target: t}
+	c := k.c
+	c.rememberCall(k)
+	return k.sendTo(epoch, k.msg)
+}
+
 // isOther reports whether an epoch is that of another node that is known.
 func (rs *relays) isOther(epoch string) bool {
 	if epoch == rs.self {

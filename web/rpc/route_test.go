@@ -2,7 +2,10 @@ package rpc
 
 import (
 	"fmt"
+	"net/http"
 	"testing"
+
+	"github.com/coder/websocket"
 )
 
 // TestRelayedNamesKeepTheirOrder: requests that follow a create, a rename or a destroy at once see its effect, as on one node.
@@ -35,5 +38,42 @@ func TestRelayedNamesKeepTheirOrder(t *testing.T) {
 		if f := c.Answer(ended); f.Data.Str("state") != "TERMINATED" {
 			t.Fatalf("%+v", f)
 		}
+	}
+}
+
+// TestGuestOfAnotherNode: a share link works at every node, with the rights that it gives, until its node ends it.
+func TestGuestOfAnotherNode(t *testing.T) {
+	cl := newCluster(t, []string{"gate", "one"}, twoUsers)
+	gate := cl.node("gate")
+	bob := gate.Dial("bobs-token")
+	s := bob.Session(object{"name": "shared"})
+	bob.Run(s, "X=shown")
+	view, link := gate.Share(bob, object{"session_id": s})
+	control, _ := gate.Share(bob, object{"session_id": s, "mode": "control"})
+	if can := view.Call("system.capabilities", nil).Obj("principal"); can.Str("subject") != "bob" || can.Obj("share").Str("share_id") != link.Str("share_id") {
+		t.Error(can)
+	}
+	if code := view.Try("exec.run", object{"command": ":"}).Code(); code != "FORBIDDEN" {
+		t.Error(code)
+	}
+	if code := view.Try("session.create", nil).Code(); code != "FORBIDDEN" {
+		t.Error(code)
+	}
+	if r := control.Call("exec.run", object{"command": "echo $X"}); r.Stdout() != "shown\n" {
+		t.Error(r)
+	}
+	if list := view.Call("session.list", nil).Objs("sessions"); len(list) != 1 || list[0].Str("session_id") != s {
+		t.Error(list)
+	}
+	idle, _ := gate.Share(bob, object{"session_id": s})
+	bob.Call("session.destroy", object{"session_id": s})
+	bob.Call("share.revoke", object{"share_id": link.Str("share_id")})
+	if code := view.CloseStatus(); code != 4403 {
+		t.Error(code)
+	}
+	idle.Close()
+	o := &websocket.DialOptions{Subprotocols: []string{"trl.v1"}, HTTPHeader: http.Header{"Authorization": {"Bearer " + link.Str("token")}}}
+	if _, resp, err := gate.DialWith(o); err == nil || resp.StatusCode != http.StatusUnauthorized {
+		t.Errorf("a revoked link opens a connection: %v", err)
 	}
 }

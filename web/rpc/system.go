@@ -38,30 +38,11 @@ func systemStats(k *call, _ *protocol.None) (any, bool, error) {
 			if err := json.Unmarshal(data, &more); err != nil {
 				return err
 			}
-			addStats(&stats, &more)
+			stats.Add(&more)
 			return nil
 		})
 		return &stats, false, nil
 	})
-}
-
-// addStats adds the counts of another node.
-func addStats(to, more *protocol.Stats) {
-	to.ActiveSessions += more.ActiveSessions
-	to.MaxSessions += more.MaxSessions
-	to.TotalCommandsRun += more.TotalCommandsRun
-	to.Running += more.Running
-	to.Queued += more.Queued
-	to.Processes += more.Processes
-	to.Terminals += more.Terminals
-	to.WarmShells += more.WarmShells
-	to.MemoryRSSBytes += more.MemoryRSSBytes
-	if to.ByState = maps.Clone(to.ByState); to.ByState == nil {
-		to.ByState = map[string]int{}
-	}
-	for state, n := range more.ByState {
-		to.ByState[state] += n
-	}
 }
 
 func systemCapabilities(k *call, _ *protocol.None) (any, bool, error) {

@@ -43,7 +43,7 @@ func newPrincipalUsage(reading, answers int64) *principalUsage {
 // usageOf returns the usage of the client's principal; leave gives it back.
 func (cs *Clients) usageOf(g *auth.Grant) (a *principalUsage, leave func()) {
 	name := g.Subject
-	if g.Share != nil {
+	if g.GuestID() != "" {
 		name = "guests of " + name // no subject has spaces
 	}
 	cs.mu.Lock()
