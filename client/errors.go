@@ -155,7 +155,7 @@ func IsRetryable(err error) bool {
 		return false
 	}
 	switch e.Code {
-	case protocol.RateLimited, protocol.ShuttingDown, protocol.SessionBusy:
+	case protocol.RateLimited, protocol.ShuttingDown, protocol.SessionBusy, protocol.NodeUnreachable, protocol.DirectoryUnavailable:
 		return true
 	case protocol.LimitExceeded:
 		return e.Details["limit"] == "stdin" || e.Details["limit"] == "connections"

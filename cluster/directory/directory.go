@@ -282,4 +282,12 @@ func (d *Directory) healthyForLocked() time.Duration {
 	return time.Since(d.health.since)
 }
 
+// Settled reports whether this node has heard all others that live, because NATS has answered for a whole lease. Until then a node may live that it
+// does not know.
+func (d *Directory) Settled() bool {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	return d.healthyForLocked() >= d.opts.lease
+}
+
 func joined(servers []string) string { return strings.Join(servers, ",") }

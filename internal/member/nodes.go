@@ -80,10 +80,24 @@ func (b *Member) known(c directory.Claim, found bool, err error) (string, error)
 	if err != nil {
 		return "", fault(err)
 	}
-	if _, ok := b.directory.Node(c.Epoch); !found || !ok {
+	if !found {
+		return "", nil
+	}
+	if _, ok := b.directory.Node(c.Epoch); !ok {
+		if e := b.Unsettled(); e != nil {
+			return "", e
+		}
 		return "", nil
 	}
 	return c.Session, nil
+}
+
+// Unsettled returns the error for a request about a node that is not known, while it may live all the same.
+func (b *Member) Unsettled() *protocol.Error {
+	if b.directory.Settled() {
+		return nil
+	}
+	return protocol.Errorf(protocol.NodeUnreachable, "this node does not know all others yet").With("retry_after_ms", retryAfter.Milliseconds())
 }
 
 // Place returns the epochs of the nodes to ask for a new session, the best one first.

@@ -219,6 +219,8 @@ func (n nodesOf) Presence(context.Context, string) (epochs []string) {
 	return epochs
 }
 
+func (n nodesOf) Unsettled() *protocol.Error { return nil }
+
 func (n nodesOf) Degraded() bool { return n.cluster.fault() != nil }
 
 // linkProxy stands between the nodes and one of them.

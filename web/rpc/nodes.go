@@ -19,6 +19,9 @@ type Nodes interface {
 	// Find returns the node with an epoch. A node is known until its lease has run out; while the directory is degraded, nodes stay known. It does not
 	// wait.
 	Find(epoch string) (n protocol.Node, known bool)
+	// Unsettled returns the error for a request about a node that Find does not know, while it may live all the same: this node has just started, or was
+	// cut off from the directory. nil: what Find does not know is gone. It does not wait.
+	Unsettled() *protocol.Error
 	// Dial makes a link to a known node, for the client that h describes. ctx bounds only the dialling. The link ends with its Close, and at the latest
 	// with the gateway. The error is a *link.UnreachableError, or a *protocol.Error for the client; any other error counts as unreachable.
 	Dial(ctx context.Context, epoch string, h *link.Hello) (*link.Conn, error)

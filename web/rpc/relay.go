@@ -103,6 +103,9 @@ func (c *conn) dialNode(ctx context.Context, epoch string) (*link.Conn, *protoco
 		return nil, e
 	}
 	n, known := c.relays.nodes.Find(epoch)
+	if e := c.relays.nodes.Unsettled(); !known && e != nil {
+		return nil, e
+	}
 	if !known { // its lease has run out meanwhile
 		return nil, protocol.Errorf(protocol.SessionLost, "the session's node is gone")
 	}

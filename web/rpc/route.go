@@ -103,7 +103,13 @@ func (k *call) route(h handler) (any, bool, error) {
 		if ok && kind == 'r' && epoch != c.relays.self && !c.relays.isOther(epoch) {
 			return k.routeOldRecording(h)
 		}
-		if !ok || !c.relays.isOther(epoch) || t.SessionID != "" && t.Session != "" {
+		if !ok || t.SessionID != "" && t.Session != "" {
+			return h.call.run(k, k.params)
+		}
+		if !c.relays.isOther(epoch) {
+			if e := c.relays.nodes.Unsettled(); e != nil && epoch != c.relays.self {
+				return nil, false, e
+			}
 			return h.call.run(k, k.params)
 		}
 		if e := k.checkRelayedHTTP(&t); e != nil {

@@ -47,7 +47,7 @@ class TrlError(Exception):
         """The same request may succeed a little later."""
         if self.code == "LIMIT_EXCEEDED":
             return self.details.get("limit") in ("connections", "stdin")
-        return self.code in ("RATE_LIMITED", "SHUTTING_DOWN", "SESSION_BUSY")
+        return self.code in ("RATE_LIMITED", "SHUTTING_DOWN", "SESSION_BUSY", "NODE_UNREACHABLE", "DIRECTORY_UNAVAILABLE")
 
     def __str__(self) -> str:
         text = f"{self.code}: {self.message}" if self.code else self.message

@@ -1,0 +1,471 @@
+package cluster
+
+import (
+	"context"
+	"errors"
+	"flag"
+	"fmt"
+	"io"
+	"math/rand/v2"
+	"net"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync"
+	"syscall"
+	"testing"
+	"time"
+
+	"trl/client"
+	"trl/internal/natsrig"
+	"trl/internal/rig"
+	"trl/internal/testkit"
+	"trl/pool/ids"
+	"trl/protocol"
+)
+
+var faultsFor = flag.Duration("for", 20*time.Second, "how long TestHistoryThroughFaults makes faults")
+
+// trial is a cluster whose nodes, gateways, servers and connections fail, and the clients that use it.
+type trial struct {
+	t       *testing.T
+	nodes   *nodes
+	history *history
+	tokens  string // a file
+
+	mu     sync.Mutex
+	places []*place // set once; each is guarded by mu
+	logs   []func() string
+}
+
+// place is where a node runs, which may be another one later.
+type place struct {
+	name  string
+	g     *rig.Server // nil while there is none
+	epoch string
+	link  *natsrig.Proxy // of connections from other nodes
+	nats  []*natsrig.Proxy
+}
+
+const principals = 5
+
+// TestHistoryThroughFaults has clients use a cluster over random gateways while nodes, gateways and nats-servers are killed and stopped, and
+// connections are cut. Then it checks what they were told: one session for each name at a time, none that comes back, each command once, every byte
+// once, nobody else's session, and an end for everything.
+func TestHistoryThroughFaults(t *testing.T) {
+	t.Parallel()
+	w := &trial{t: t, nodes: newNodes(t, 3), history: newHistory(t), tokens: filepath.Join(t.TempDir(), "tokens")}
+	var tokens strings.Builder
+	for i := range principals {
+		fmt.Fprintf(&tokens, "token-of-p%d-%s p%d user\n", i, strings.Repeat("x", 24), i)
+	}
+	if err := os.WriteFile(w.tokens, []byte(tokens.String()), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	for i := range 3 {
+		p := &place{name: fmt.Sprint("n", i+1)}
+		for _, s := range w.nodes.nats.Servers {
+			p.nats = append(p.nats, natsrig.NewProxy(t, s))
+		}
+		w.places = append(w.places, p)
+		w.startNode(p)
+	}
+	w.awaitAll()
+
+	ctx, cancel := context.WithCancel(t.Context())
+	var clients sync.WaitGroup
+	for i := range 2 * principals {
+		clients.Go(func() { w.client(ctx, i) })
+	}
+	for end := time.Now().Add(*faultsFor); time.Now().Before(end) && !t.Failed(); {
+		w.makeFault()
+		time.Sleep(time.Duration(rand.IntN(1500)) * time.Millisecond) // for what comes back to be used
+	}
+	w.awaitAll()
+	cancel()
+	clients.Wait()
+	w.checkNames()
+	w.history.check(t, func(id string) bool {
+		for _, log := range w.logs {
+			for line := range strings.Lines(log()) {
+				if strings.Contains(line, id) && strings.Contains(line, "given this session's name away") {
+					return true
+				}
+			}
+		}
+		return false
+	})
+}
+
+// startNode starts a node at a place.
+func (w *trial) startNode(p *place) {
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	port := l.Addr().(*net.TCPAddr).Port
+	l.Close()
+	link := natsrig.NewProxy(w.t, &natsrig.Server{Port: port})
+	var nats []string
+	for _, proxy := range p.nats {
+		nats = append(nats, proxy.URL())
+	}
+	g, err := rig.StartGateway(w.nodes.flags(p.name, "--cluster", strings.Join(nats, ","), "--cluster-listen", fmt.Sprint("127.0.0.1:", port),
+		"--cluster-advertise", fmt.Sprint("wss://127.0.0.1:", link.Port), "--auth", "token", "--token-file", w.tokens, "--max-sessions", "64")...)
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	w.t.Cleanup(func() { g.Stop() }) // it may have been killed
+	c := w.connect(g.Addr, 0)
+	var pong protocol.Pong
+	err = c.Call(w.t.Context(), "system.ping", nil, &pong)
+	c.Close()
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	p.g, p.epoch, p.link = g, pong.Epoch, link
+	w.logs = append(w.logs, g.Log)
+}
+
+func (w *trial) connect(addr string, principal int) *client.Client {
+	c, err := w.dial(w.t.Context(), addr, principal)
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	return c
+}
+
+func (w *trial) dial(ctx context.Context, addr string, principal int) (*client.Client, error) {
+	ctx, cancel := context.WithTimeout(ctx, 30*time.Second)
+	defer cancel()
+	return client.Connect(ctx, client.Options{URL: "http://" + addr, Token: fmt.Sprintf("token-of-p%d-%s", principal, strings.Repeat("x", 24)), Patience: 30 * time.Second})
+}
+
+// awaitAll waits until all nodes know each other.
+func (w *trial) awaitAll() {
+	w.t.Helper()
+	for _, p := range w.places {
+		testkit.Eventually(w.t, p.name+" knows all nodes", func() bool {
+			c, err := w.dial(w.t.Context(), p.g.Addr, 0)
+			if err != nil {
+				return false
+			}
+			defer c.Close()
+			var nodes protocol.Nodes
+			if err := c.Call(w.t.Context(), "system.nodes", nil, &nodes); err != nil || nodes.Degraded {
+				return false
+			}
+			epochs := map[string]bool{}
+			for _, n := range nodes.Nodes {
+				epochs[n.Epoch] = n.MaxSessions > 0
+			}
+			for _, other := range w.places {
+				if !epochs[other.epoch] {
+					return false
+				}
+			}
+			return len(epochs) == len(w.places)
+		})
+	}
+}
+
+// makeFault makes one fault and ends it.
+func (w *trial) makeFault() {
+	p := w.places[rand.IntN(len(w.places))]
+	server := w.nodes.nats.Servers[rand.IntN(3)]
+	pause := func() { time.Sleep(time.Duration(500+rand.IntN(2500)) * time.Millisecond) } // less than a lease in any case
+	switch kind := rand.IntN(9); kind {
+	case 0, 1:
+		w.history.count("gateway killed")
+		p.g.KillGateway(w.t)
+	case 2:
+		w.history.count("node killed")
+		w.history.nodeEnds(p.epoch)
+		w.mu.Lock()
+		g := p.g
+		p.g = nil
+		w.mu.Unlock()
+		killNode(w.t, g)
+		pause()
+		w.startNode(p)
+	case 3:
+		w.history.count("gateway stopped")
+		if pid := p.g.GatewayPid(); pid > 0 && syscall.Kill(pid, syscall.SIGSTOP) == nil {
+			pause()
+			_ = syscall.Kill(pid, syscall.SIGCONT) // it may be gone
+		}
+	case 4:
+		w.history.count("nats-server killed")
+		server.Kill()
+		pause()
+		server.Start()
+	case 5:
+		w.history.count("nats-server stopped")
+		server.Stop()
+		pause()
+		server.Continue()
+	case 6:
+		w.history.count("links cut")
+		p.link.Cut()
+	case 7:
+		w.history.count("links held")
+		p.link.Hold()
+		pause()
+		p.link.Release()
+	case 8:
+		w.history.count("node cut off from NATS")
+		for _, proxy := range p.nats {
+			proxy.Hold()
+			proxy.Cut()
+		}
+		pause()
+		for _, proxy := range p.nats {
+			proxy.Cut()
+			proxy.Release()
+		}
+	}
+}
+
+// patience bounds what a client waits for: far longer than anything may take, so that what never ends is found.
+const patience = 4 * time.Minute
+
+// client is the work of one client until ctx ends. Each principal has two.
+func (w *trial) client(ctx context.Context, i int) {
+	principal := fmt.Sprint("p", i%principals)
+	for n := 0; ctx.Err() == nil; n++ {
+		w.mu.Lock()
+		g := w.places[rand.IntN(len(w.places))].g
+		w.mu.Unlock()
+		if g == nil {
+			continue
+		}
+		c, err := w.dial(ctx, g.Addr, i%principals)
+		if err != nil {
+			w.history.count("not connected")
+			continue
+		}
+		v := &visit{trial: w, c: c, principal: principal, number: i % principals, prefix: fmt.Sprintf("k%d.%d", i, n)}
+		v.ctx, v.cancel = context.WithTimeout(context.WithoutCancel(ctx), patience)
+		v.work()
+		if v.ctx.Err() != nil {
+			w.history.fault("%s: something took longer than %s", v.prefix, patience)
+		}
+		v.cancel()
+		c.Close()
+	}
+}
+
+// visit is one connection of a client, and what it does over it.
+type visit struct {
+	*trial
+	c         *client.Client
+	ctx       context.Context
+	cancel    context.CancelFunc
+	principal string
+	number    int
+	prefix    string
+	key       int
+}
+
+// noted notes what an error says of a session, and reports whether there is none.
+func (v *visit) noted(id string, err error) bool {
+	switch {
+	case err == nil:
+		return true
+	case client.IsSessionLost(err), client.IsSessionTerminated(err), client.IsSessionNotFound(err):
+		v.history.over(id, err)
+		v.history.count("told: over")
+	case errors.Is(err, client.ErrConnectionLost), client.IsRetryable(err), client.IsLimit(err):
+		v.history.count("told: " + cmpCode(err))
+	default:
+		v.history.fault("%s: %s: %v", v.prefix, id, err)
+	}
+	return false
+}
+
+func cmpCode(err error) string {
+	if code := client.CodeOf(err); code != "" {
+		return string(code)
+	}
+	return "connection lost"
+}
+
+// work uses one session of the principal, an old or a new one.
+func (v *visit) work() {
+	name := [...]string{"a", "b", ""}[rand.IntN(3)]
+	o := &client.SessionOptions{Name: name}
+	s, err := v.c.CreateSession(v.ctx, o)
+	switch {
+	case err == nil:
+		epoch, _ := ids.EpochOf('s', s.ID())
+		v.history.created(s.ID(), epoch, v.principal, name)
+	case client.IsSessionExists(err):
+		sent := time.Now()
+		if s, err = v.c.GetSession(v.ctx, name); err != nil {
+			v.history.count("told: " + cmpCode(err)) // it has ended meanwhile
+			return
+		}
+		v.history.used(s.ID(), v.principal, sent)
+	default:
+		v.noted("", err)
+		return
+	}
+	for range 1 + rand.IntN(4) {
+		if !v.step(s) {
+			return
+		}
+	}
+	if name == "" || rand.IntN(3) == 0 {
+		v.history.ends(s.ID())
+		if err := s.Destroy(v.ctx); v.noted(s.ID(), err) {
+			v.history.over(s.ID(), nil)
+			v.history.count("destroyed")
+		}
+	}
+}
+
+// step does one thing, and reports whether the session is still of use.
+func (v *visit) step(s *client.Session) bool {
+	v.key++
+	key, sent := fmt.Sprintf("%s.%d", v.prefix, v.key), time.Now()
+	switch rand.IntN(5) {
+	case 0, 1:
+		r, err := s.Exec(v.ctx, v.history.command(v.principal, key), &client.ExecOptions{RequestKey: key})
+		if errors.Is(err, client.ErrConnectionLost) { // another gateway gives the result of the same run
+			r, err = v.askElsewhere(s.ID(), key)
+		}
+		if !v.noted(s.ID(), err) {
+			return false
+		}
+		v.history.used(s.ID(), v.principal, sent)
+		if r.Stdout != "done\n" || r.ExitCode != 0 {
+			return v.unknown(s, key, r)
+		}
+		v.history.ran(key)
+	case 2:
+		return v.stream(s, sent)
+	case 3:
+		all, err := v.c.ListSessions(v.ctx, protocol.SessionList{})
+		if !v.noted("", err) {
+			return false
+		}
+		for _, i := range all {
+			v.history.listed(i.SessionID, i.Owner, v.principal)
+		}
+		v.history.count("lists")
+	case 4:
+		p, err := s.StartProcess(v.ctx, "sleep 1000", nil)
+		if !v.noted(s.ID(), err) {
+			return false
+		}
+		if err := p.Kill(v.ctx); !v.noted(s.ID(), err) {
+			return false
+		}
+		v.history.used(s.ID(), v.principal, sent)
+		v.history.count("processes")
+	}
+	return true
+}
+
+// unknown notes a command that did not print what it should: its node may have been killed while it ran.
+func (v *visit) unknown(s *client.Session, key string, r *client.ExecResult) bool {
+	v.history.mu.Lock()
+	known := v.history.sessions[s.ID()]
+	ended := known == nil || !known.until.IsZero()
+	v.history.mu.Unlock()
+	if !ended {
+		v.history.fault("%s: %+v", key, r)
+	}
+	return false
+}
+
+// askElsewhere asks other gateways for the result of a command.
+func (v *visit) askElsewhere(id, key string) (r *client.ExecResult, err error) {
+	err = client.ErrConnectionLost
+	for _, p := range v.places {
+		v.mu.Lock()
+		g := p.g
+		v.mu.Unlock()
+		if g == nil {
+			continue
+		}
+		c, dialErr := v.dial(v.ctx, g.Addr, v.number)
+		if dialErr != nil {
+			continue
+		}
+		r, err = c.SessionWithID(id).Exec(v.ctx, v.history.command(v.principal, key), &client.ExecOptions{RequestKey: key})
+		c.Close()
+		if err == nil {
+			v.history.count("results over another gateway")
+			return r, nil
+		}
+	}
+	return nil, err
+}
+
+// stream reads the output of a command while it runs.
+func (v *visit) stream(s *client.Session, sent time.Time) bool {
+	const lines = 300
+	var want strings.Builder
+	for i := range lines {
+		fmt.Fprintf(&want, "line %d\n", i+1)
+	}
+	e, err := s.ExecStream(v.ctx, fmt.Sprintf("for i in $(seq %d); do echo line $i; [ $((i %% 10)) != 0 ] || sleep 0.05; done", lines), nil)
+	if !v.noted(s.ID(), err) {
+		return false
+	}
+	v.history.used(s.ID(), v.principal, sent)
+	var got strings.Builder
+	for {
+		event, err := e.Next(v.ctx)
+		switch {
+		case errors.Is(err, io.EOF):
+			if got.String() != want.String() {
+				v.history.fault("%s: a stream of %d bytes ends after %d", v.prefix, want.Len(), got.Len())
+			}
+			v.history.count("streams")
+			return true
+		case err != nil:
+			if unknown := new(client.OutcomeUnknownError); errors.As(err, &unknown) {
+				return v.unknown(s, e.ID(), nil)
+			}
+			return v.noted(s.ID(), err)
+		case event.Type == client.EventGap:
+			v.history.fault("%s: a gap from %d to %d", v.prefix, event.From, event.Offset)
+		case event.Type == client.EventStdout:
+			if got.Write(event.Data); !strings.HasPrefix(want.String(), got.String()) {
+				v.history.fault("%s: after %d bytes comes %q", v.prefix, got.Len()-len(event.Data), event.Data)
+				return false
+			}
+		case event.Type == client.EventComplete && event.Result.ExitCode != 0:
+			return v.unknown(s, e.ID(), event.Result)
+		}
+	}
+}
+
+// checkNames checks that each name is of the same live session over every gateway.
+func (w *trial) checkNames() {
+	for principal := range principals {
+		for _, name := range []string{"a", "b"} {
+			var first string
+			for i, p := range w.places {
+				c := w.connect(p.g.Addr, principal)
+				var at protocol.SessionInfo
+				if err := c.Call(w.t.Context(), "session.info", protocol.SessionRef{Session: name}, &at); err != nil && !client.IsSessionNotFound(err) {
+					w.t.Errorf("p%d's %s over %s: %v", principal, name, p.name, err)
+				}
+				c.Close()
+				if at.State == "TERMINATED" { // its own node still tells of it
+					at.SessionID = ""
+				}
+				if i == 0 {
+					first = at.SessionID
+				} else if at.SessionID != first {
+					w.t.Errorf("p%d's %s is %q over %s, and %q over %s: %s; %s", principal, name, at.SessionID, p.name, first, w.places[0].name, w.history.of(at.SessionID), w.history.of(first))
+				}
+			}
+		}
+	}
+}

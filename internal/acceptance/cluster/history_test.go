@@ -1,0 +1,215 @@
+package cluster
+
+import (
+	"fmt"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+)
+
+// history is what clients of a cluster were told, and what was done to it. Its checks find what may never be, whatever fails.
+type history struct {
+	dir string // has a file with the commands that each client's sessions ran
+
+	mu       sync.Mutex
+	sessions map[string]*pastSession // guarded by mu
+	keys     map[string]bool         // guarded by mu; by request key: its command was said to have run
+	counts   map[string]int          // guarded by mu; how often what happened
+	wrong    []string                // guarded by mu
+}
+
+// pastSession is a session from the moment when its client was told of it, to that when it began to end.
+type pastSession struct {
+	id, principal, name string
+	epoch               string
+	from, until         time.Time // until is zero while it lives
+	told                time.Time // when a client was told that it is over; zero: not yet
+}
+
+func newHistory(t *testing.T) *history {
+	return &history{dir: t.TempDir(), sessions: map[string]*pastSession{}, keys: map[string]bool{}, counts: map[string]int{}}
+}
+
+func (h *history) fault(format string, args ...any) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	h.wrong = append(h.wrong, fmt.Sprintf(format, args...))
+}
+
+func (h *history) count(what string) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	h.counts[what]++
+}
+
+// created notes a session that was said to be new.
+func (h *history) created(id, epoch, principal, name string) {
+	now := time.Now()
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if h.sessions[id] != nil {
+		h.wrong = append(h.wrong, fmt.Sprintf("%s was made twice", id))
+		return
+	}
+	h.sessions[id] = &pastSession{id: id, principal: principal, name: name, epoch: epoch, from: now}
+	h.counts["created"]++
+}
+
+// ends notes that a session may end from now on.
+func (h *history) ends(id string) {
+	now := time.Now()
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if s := h.sessions[id]; s != nil && s.until.IsZero() {
+		s.until = now
+	}
+}
+
+// nodeEnds notes that all sessions of a node may end from now on.
+func (h *history) nodeEnds(epoch string) {
+	now := time.Now()
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	for _, s := range h.sessions {
+		if s.epoch == epoch && s.until.IsZero() {
+			s.until = now
+		}
+	}
+}
+
+// over notes that a client was told that a session is over, by an error or by the answer to its end.
+func (h *history) over(id string, err error) {
+	now := time.Now()
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	s := h.sessions[id]
+	if s == nil {
+		return
+	}
+	if s.until.IsZero() {
+		h.wrong = append(h.wrong, fmt.Sprintf("%s of %s is said to be over, and nobody ended it: %v", id, s.principal, err))
+		s.until = now
+	}
+	if s.told.IsZero() {
+		s.told = now
+	}
+}
+
+// used notes that something was done in a session, by a request that was sent at a time.
+func (h *history) used(id, principal string, sent time.Time) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	s := h.sessions[id]
+	switch {
+	case s == nil: // made by a request whose answer was lost
+	case s.principal != principal:
+		h.wrong = append(h.wrong, fmt.Sprintf("%s of %s was used by %s", id, s.principal, principal))
+	case !s.told.IsZero() && sent.After(s.told):
+		h.wrong = append(h.wrong, fmt.Sprintf("%s was over, and is used again", id))
+	}
+}
+
+// listed notes a session of a principal's list.
+func (h *history) listed(id, owner, principal string) {
+	h.used(id, principal, time.Time{})
+	if owner != principal {
+		h.fault("%s sees %s of %s", principal, id, owner)
+	}
+}
+
+// command returns the text of a command that leaves a trace each time it runs.
+func (h *history) command(principal, key string) string {
+	return fmt.Sprintf("echo %s >>%s; echo done", key, filepath.Join(h.dir, principal))
+}
+
+// ran notes that the command of a request key was said to have run.
+func (h *history) ran(key string) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	h.keys[key] = true
+	h.counts["commands"]++
+}
+
+// of describes a session.
+func (h *history) of(id string) string {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if s := h.sessions[id]; s != nil {
+		return fmt.Sprintf("%s from %s until %s, over at %s", id, s.from.Format(clock), s.until.Format(clock), s.told.Format(clock))
+	}
+	return id + " is unknown"
+}
+
+const clock = "15:04:05.000"
+
+// check reports everything that is wrong. lostName tells whether a node has said that a session lost its name to one of another node.
+func (h *history) check(t *testing.T, lostName func(id string) bool) {
+	t.Helper()
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	for _, w := range h.wrong {
+		t.Error(w)
+	}
+
+	// Each name was of one session at a time.
+	end := time.Now()
+	byName := map[[2]string][]*pastSession{}
+	for _, s := range h.sessions {
+		if s.name != "" {
+			byName[[2]string{s.principal, s.name}] = append(byName[[2]string{s.principal, s.name}], s)
+		}
+	}
+	for name, all := range byName {
+		slices.SortFunc(all, func(a, b *pastSession) int { return a.from.Compare(b.from) })
+		for i, s := range all[1:] {
+			before := all[i]
+			until := before.until
+			if until.IsZero() {
+				until = end
+			}
+			switch {
+			case !s.from.Before(until):
+			case lostName(before.id):
+				h.counts["names lost"]++
+			default:
+				t.Errorf("%v is of %s until %s, and of %s from %s on", name, before.id, until, s.id, s.from)
+			}
+		}
+	}
+
+	// Each command ran once, or at most once if nobody knows.
+	runs := map[string]int{}
+	files, err := filepath.Glob(filepath.Join(h.dir, "*"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, file := range files {
+		text, err := os.ReadFile(file)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for line := range strings.Lines(string(text)) {
+			runs[strings.TrimSpace(line)]++
+		}
+	}
+	for key, n := range runs {
+		if n != 1 {
+			t.Errorf("the command of %s ran %d times", key, n)
+		}
+	}
+	for key := range h.keys {
+		if runs[key] == 0 {
+			t.Errorf("the command of %s was said to have run, and did not", key)
+		}
+	}
+	t.Logf("%d sessions, %d traces of commands; %v", len(h.sessions), len(runs), h.counts)
+	for _, what := range []string{"created", "commands", "streams", "lists", "destroyed"} {
+		if h.counts[what] == 0 {
+			t.Errorf("no %s at all", what)
+		}
+	}
+}
