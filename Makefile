@@ -147,6 +147,9 @@ cluster-sim: ## simulate 10 to 1,000 nodes with real nats-servers, for docs/clus
 	go test -tags soak -count 1 -timeout 1h -run 'TestScale$$' -v ./cluster/directory -args -nodes 10,30,100,300,1000 -out '$(abspath $(FIGURES))' $(ARGS)
 	$(BENCH_RUN) plots -out $(FIGURES)
 
+cluster-history: deps ## FOR=10m of clients that use a cluster while its nodes, gateways and NATS fail: nothing twice, nothing lost untold
+	$(OWN_HOME) $(RACE) -count 1 -timeout 2h -run 'TestHistoryThroughFaults$$' -v ./internal/acceptance/cluster -args -for $(FOR)
+
 bench-go: ## the packages' own benchmarks; BENCH=Command BENCHTIME=3s
 	go test -run '^$$' -bench '$(BENCH)' -benchmem -benchtime $(BENCHTIME) -timeout 1h $(PKG)
 
@@ -193,4 +196,4 @@ release-check: ## a trial release for amd64, built twice in two places: the same
 clean: ## remove build results
 	rm -rf bin dist
 
-.PHONY: cluster cluster-sim clients clients-python clients-typescript documents release release-check deploy otel help generate screenshots build arm64 amd64 run check quick near deps test race fmt lint audit fuzz fuzz-smoke bench bench-scale bench-agent bench-comeback bench-kept bench-clients bench-plots bench-go soak test-soak soak-crash soak-once once contract clean
+.PHONY: cluster cluster-sim cluster-history clients clients-python clients-typescript documents release release-check deploy otel help generate screenshots build arm64 amd64 run check quick near deps test race fmt lint audit fuzz fuzz-smoke bench bench-scale bench-agent bench-comeback bench-kept bench-clients bench-plots bench-go soak test-soak soak-crash soak-once once contract clean
