@@ -1,7 +1,6 @@
 package rpc
 
 import (
-	"math"
 	"testing"
 	"time"
 
@@ -240,21 +239,6 @@ func TestCancelMakesNoSession(t *testing.T) {
 	}
 	if live := c.Call("session.list", nil)["sessions"].([]any); len(live) != 0 {
 		t.Errorf("%v", live)
-	}
-}
-
-// TestWindowOfEverything: a window that nothing fills holds nothing back, wherever the stream begins.
-func TestWindowOfEverything(t *testing.T) {
-	cr := newCredit(math.MaxInt64, 8)
-	sub := &subscription{credit: cr}
-	if !sub.awaitCredit(t.Context(), 100, testkit.Patience) {
-		t.Error("it waits")
-	}
-	cr = newCredit(10, 0)
-	cr.ack(math.MaxInt64)
-	sub.credit = cr
-	if !sub.awaitCredit(t.Context(), 100, testkit.Patience) {
-		t.Error("it waits after an acknowledgement of everything")
 	}
 }
 

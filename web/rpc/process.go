@@ -8,6 +8,7 @@ import (
 	"trl/pool"
 	"trl/protocol"
 	"trl/web/auth"
+	"trl/web/rpc/credit"
 )
 
 const (
@@ -106,7 +107,7 @@ func (k *call) followLogs(src source, q *protocol.ProcessLogs, limit int64) (any
 	if err != nil {
 		return nil, false, err
 	}
-	sub.credit = newCredit(q.WindowBytes, offset)
+	sub.credit = credit.New(q.WindowBytes, offset)
 	c.subscribed.Store(true)
 	c.spawn(k.method, func() { // reads, answers and pumps; ends with the stream, stop or ctx; serve waits for it
 		defer c.unsubscribe(sub)
@@ -123,9 +124,7 @@ func (k *call) followLogs(src source, q *protocol.ProcessLogs, limit int64) (any
 			k.answer(nil, err)
 		} else {
 			sub.r.Skip(logs.NextOffset)
-			if sub.credit != nil {
-				sub.credit.ack(logs.NextOffset) // the answer has these bytes
-			}
+			sub.credit.Ack(logs.NextOffset) // the answer has these bytes
 			logs.StreamNo = c.numberStream(sub)
 			k.answer(logs, nil)
 		}

@@ -11,6 +11,7 @@ import (
 	"trl/pool"
 	"trl/protocol"
 	"trl/web/auth"
+	"trl/web/rpc/credit"
 )
 
 // maxStreams is how many streams one connection may follow at a time; each takes a goroutine.
@@ -87,14 +88,14 @@ type subscription struct {
 	source
 	*subscriptionEnd
 	r            *pool.Reader
-	number       uint64        // the stream's number in binary frames
-	viewer       *pool.Viewer  // nil unless the source is a terminal
-	showScreen   bool          // send the terminal's screen first
-	history      bool          // send what is kept, and the screen after it if the beginning is missing
-	startMissing bool          // the beginning of what is kept is missing
-	block        bool          // the program waits for r, except while the client is silent
-	credit       *credit       // nil: no window; set before the pump starts
-	stopped      chan struct{} // closed by stop
+	number       uint64         // the stream's number in binary frames
+	viewer       *pool.Viewer   // nil unless the source is a terminal
+	showScreen   bool           // send the terminal's screen first
+	history      bool           // send what is kept, and the screen after it if the beginning is missing
+	startMissing bool           // the beginning of what is kept is missing
+	block        bool           // the program waits for r, except while the client is silent
+	credit       *credit.Credit // nil: no window; set before the pump starts
+	stopped      chan struct{}  // closed by stop
 	stopping     sync.Once
 	minOffset    int64 // size of the stream at the attach; that much is sent even if the command has ended before
 }
@@ -120,11 +121,33 @@ func (sub *subscription) stop() {
 	sub.stopping.Do(func() { close(sub.stopped) })
 }
 
+// setBlock makes the program wait for the reader, if it shall at all, or lets it go on.
+func (sub *subscription) setBlock(on bool) { sub.r.SetBlock(on && sub.block) }
+
+// windowReader returns the reader of a client with a window, and nil if the client has no window.
+func (sub *subscription) windowReader(window int64) *pool.Reader {
+	if window == 0 {
+		return nil
+	}
+	return sub.r
+}
+
+// streamAck ignores a stream that has ended or that this connection does not follow.
+func streamAck(k *call, q *protocol.StreamAck) (any, bool, error) {
+	k.c.mu.Lock()
+	sub := k.c.subs[q.StreamID]
+	k.c.mu.Unlock()
+	if sub != nil {
+		sub.credit.Ack(q.Offset)
+	}
+	return nil, false, nil
+}
+
 // subscribeLocked answers k and sends the stream from offset on, at most window bytes beyond what the client has acknowledged (0: no such bound). mu
 // is held.
 func (c *conn) subscribeLocked(k *call, src source, offset int64, block bool, window int64) (any, bool, error) {
 	return c.followLocked(k, src, offset, block, func(sub *subscription) any {
-		sub.credit = newCredit(window, offset)
+		sub.credit = credit.New(window, offset)
 		return &protocol.StreamOpened{ExecID: src.exec, ProcessID: src.process, StreamID: src.stream, StreamNo: c.numberStream(sub), Offset: offset, RecordingID: src.recording}
 	})
 }
@@ -370,7 +393,7 @@ func (c *conn) sendSnapshot(sub *subscription, from int64, text []byte, at int64
 
 // sendOutput sends a piece of output in the form that this client uses.
 func (c *conn) sendOutput(sub *subscription, o *protocol.Output) bool {
-	if !sub.awaitCredit(c.ctx, o.Offset, c.slowLimit) {
+	if !sub.credit.Await(c.ctx, o.Offset, c.slowLimit, sub.stopped, sub.setBlock) {
 		return false
 	}
 	var err error

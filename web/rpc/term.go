@@ -7,6 +7,7 @@ import (
 	"trl/pool"
 	"trl/protocol"
 	"trl/web/auth"
+	"trl/web/rpc/credit"
 )
 
 func termOpen(k *call, q *protocol.TermOpen) (any, bool, error) {
@@ -27,7 +28,7 @@ func termOpen(k *call, q *protocol.TermOpen) (any, bool, error) {
 		before := c.viewerLocked(t) // a request_key may stand for a terminal to which this connection is attached already
 		return c.followLocked(k, termSource(t), 0, q.OnSlow != "skip", func(sub *subscription) any {
 			sub.viewer = t.AddViewer(pool.AttachRequest{Label: c.viewerLabel(), Control: true, Cols: q.Cols, Rows: q.Rows, Replaces: before, Windowed: sub.windowReader(q.WindowBytes)})
-			sub.credit = newCredit(q.WindowBytes, 0)
+			sub.credit = credit.New(q.WindowBytes, 0)
 			id, _, claim := sub.viewer.Attached()
 			info := t.Info()
 			return &protocol.TermOpened{
@@ -163,7 +164,7 @@ func termAttach(k *call, q *protocol.TermAttach) (any, bool, error) {
 	before := c.viewerLocked(t)
 	return c.followLocked(k, termSource(t), offset, block, func(sub *subscription) any {
 		sub.viewer = t.AddViewer(pool.AttachRequest{Label: c.viewerLabel(), Control: control, Claim: q.Claim, Cols: q.Cols, Rows: q.Rows, Replaces: before, Windowed: sub.windowReader(q.WindowBytes)})
-		sub.showScreen, sub.credit = q.Snapshot, newCredit(q.WindowBytes, offset)
+		sub.showScreen, sub.credit = q.Snapshot, credit.New(q.WindowBytes, offset)
 		sub.history, sub.startMissing = q.History, q.Offset == nil && offset > 0
 		info := t.Info()
 		id, mode, claim := sub.viewer.Attached()
