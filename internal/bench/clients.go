@@ -2,6 +2,7 @@ package main
 
 import (
 	"bytes"
+	"cmp"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -10,14 +11,17 @@ import (
 	"os"
 	"os/exec"
 	"strings"
+	"syscall"
 	"time"
 
 	"trl/client"
 	"trl/internal/bench/figure"
 )
 
-// measuring is a program that measures one client. It dials TRL_ECHO and TRL_URL and, in TRL_ROUNDS rounds by turns, sends TRL_BLOCK messages to the echo,
-// runs `true` as often by bare exec.run messages, each with a request_key of its own, and as often by the client. It prints one line of JSON: the times in µs as {"echo": […], "bare": […], "client": […]}.
+// measuring is a program that measures one client. It dials TRL_ECHO and TRL_URL and, in TRL_ROUNDS rounds by turns, sends TRL_BLOCK messages to the
+// echo, runs `true` as often by bare exec.run messages, each with a request_key of its own, and as often by the client. It prints one line of JSON:
+// {"echo": […], "bare": […], "client": […], "cpu": {"bare": […], "client": […]}} with the times in µs. cpu is the processor time of its process per
+// command, of each round.
 type measuring struct {
 	language string
 	args     []string
@@ -39,10 +43,15 @@ type ClientCost struct {
 	Echo     float64 // a message to a bare WebSocket echo and back
 	Bare     float64 // exec.run over a bare WebSocket
 	Client   float64
+	// The processor time of a command in the client's process, the least of the turns, because other work on the machine disturbs it less than the time.
+	BareCPU, ClientCPU float64
 }
 
 // Added is what the client adds to the bare WebSocket.
 func (c ClientCost) Added() float64 { return c.Client - c.Bare }
+
+// AddedCPU is the processor time that the client adds to the bare WebSocket.
+func (c ClientCost) AddedCPU() float64 { return c.ClientCPU - c.BareCPU }
 
 // BeyondEcho is what client and gateway add to the echo in the same language, and the command itself.
 func (c ClientCost) BeyondEcho() float64 { return c.Client - c.Echo }
@@ -69,10 +78,11 @@ func clients() error {
 		}
 		all = append(all, cost)
 	}
-	fmt.Printf("%-18s %12s %12s %12s %12s %14s %14s\n", "client", "echo", "bare exec", "client exec", "added", "client / bare", "beyond echo")
+	fmt.Printf("%-18s %12s %12s %12s %12s %14s %14s %12s\n", "client", "echo", "bare exec", "client exec", "added", "client / bare", "beyond echo", "added CPU")
 	for _, c := range all {
 		show := figure.Nanoseconds.Format
-		fmt.Printf("%-18s %12s %12s %12s %12s %14.2f %14s\n", c.Language, show(c.Echo), show(c.Bare), show(c.Client), show(c.Added()), c.Client/c.Bare, show(c.BeyondEcho()))
+		fmt.Printf("%-18s %12s %12s %12s %12s %14.2f %14s %12s\n",
+			c.Language, show(c.Echo), show(c.Bare), show(c.Client), show(c.Added()), c.Client/c.Bare, show(c.BeyondEcho()), show(c.AddedCPU()))
 	}
 	return save("clients", all)
 }
@@ -93,12 +103,16 @@ func goCosts(echo, url string, turns, block int) []ClientCost {
 	}
 	httpEcho, rpc := strings.Replace(echo, "ws", "http", 1)+"/post", strings.Replace(url, "ws", "http", 1)+"/v1/rpc"
 	var echoed, ran, byClient, posted, byHTTP figure.Samples
+	least := map[*figure.Samples]float64{} // processor time
 	measure := func(into *figure.Samples, f func()) {
+		before := processorTime()
 		for range block {
 			began := time.Now()
 			f()
 			into.Add(time.Since(began))
 		}
+		used := float64(processorTime()-before) / float64(block)
+		least[into] = min(cmp.Or(least[into], used), used)
 	}
 	for range turns {
 		measure(&echoed, func() { roundTrip(e, message()) })
@@ -107,7 +121,19 @@ func goCosts(echo, url string, turns, block int) []ClientCost {
 		measure(&posted, func() { post(httpEcho, message()) })
 		measure(&byHTTP, func() { ok(post(rpc, message())) })
 	}
-	return []ClientCost{{"Go", echoed.Median(), ran.Median(), byClient.Median()}, {"HTTP", posted.Median(), ran.Median(), byHTTP.Median()}}
+	return []ClientCost{
+		{"Go", echoed.Median(), ran.Median(), byClient.Median(), least[&ran], least[&byClient]},
+		{"HTTP", posted.Median(), ran.Median(), byHTTP.Median(), least[&ran], least[&byHTTP]},
+	}
+}
+
+// processorTime is that of this process.
+func processorTime() time.Duration {
+	var used syscall.Rusage
+	if err := syscall.Getrusage(syscall.RUSAGE_SELF, &used); err != nil {
+		return 0
+	}
+	return time.Duration(used.Utime.Nano() + used.Stime.Nano())
 }
 
 // post sends a message over a connection that is kept, and returns the answer.
@@ -128,10 +154,16 @@ func (m measuring) cost(echo, url string, turns, block int) (ClientCost, error) 
 	if err != nil {
 		return ClientCost{}, err
 	}
-	var times struct{ Echo, Bare, Client figure.Samples }
+	var times struct {
+		Echo, Bare, Client figure.Samples
+		CPU                struct{ Bare, Client figure.Samples }
+	}
 	if err := json.Unmarshal(out, &times); err != nil {
 		return ClientCost{}, err
 	}
 	const µs = 1000
-	return ClientCost{m.language, µs * times.Echo.Median(), µs * times.Bare.Median(), µs * times.Client.Median()}, nil
+	return ClientCost{
+		m.language, µs * times.Echo.Median(), µs * times.Bare.Median(), µs * times.Client.Median(),
+		µs * times.CPU.Bare.Quantile(0), µs * times.CPU.Client.Quantile(0),
+	}, nil
 }

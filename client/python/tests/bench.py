@@ -28,6 +28,7 @@ ROUNDS, BLOCK = int(os.environ["TRL_ROUNDS"]), int(os.environ["TRL_BLOCK"])
 KEY = secrets.token_hex(8)  # of the bare requests: the client sends a key, too, which costs the server something
 
 times: dict[str, list[float]] = {"echo": [], "bare": [], "client": []}
+cpu: dict[str, list[float]] = {"echo": [], "bare": [], "client": []}  # of this process, of each block
 
 
 async def dial(url: str) -> Any:
@@ -35,11 +36,13 @@ async def dial(url: str) -> Any:
     return await websockets.connect(url.replace("http://", "ws://"), **options)  # type: ignore[attr-defined]
 
 
-async def measure(into: list[float], act: Callable[[], Awaitable[Any]]) -> None:
+async def measure(what: str, act: Callable[[], Awaitable[Any]]) -> None:
+    before = time.process_time()
     for _ in range(BLOCK):
         began = time.perf_counter()
         await act()
-        into.append((time.perf_counter() - began) * 1e6)
+        times[what].append((time.perf_counter() - began) * 1e6)
+    cpu[what].append((time.process_time() - before) / BLOCK * 1e6)
 
 
 async def main(blocking: bool) -> None:
@@ -57,15 +60,17 @@ async def main(blocking: bool) -> None:
             threads = await asyncio.to_thread(trl_client.connect, URL)
             same = await asyncio.to_thread(threads.get_session, session.id)
         for _ in range(ROUNDS):
-            await measure(times["echo"], lambda: ask(echo))
-            await measure(times["bare"], lambda: ask(bare))
+            await measure("echo", lambda: ask(echo))
+            await measure("bare", lambda: ask(bare))
             if blocking:
+                before = time.process_time()
                 for _ in range(BLOCK):
                     began = time.perf_counter()
                     same.exec("true")
                     times["client"].append((time.perf_counter() - began) * 1e6)
+                cpu["client"].append((time.process_time() - before) / BLOCK * 1e6)
             else:
-                await measure(times["client"], lambda: session.exec("true"))
+                await measure("client", lambda: session.exec("true"))
         if blocking:
             await asyncio.to_thread(threads.close)
     await echo.close()
@@ -73,4 +78,4 @@ async def main(blocking: bool) -> None:
 
 
 asyncio.run(main(sys.argv[1] == "sync"))
-print(json.dumps(times))
+print(json.dumps({**times, "cpu": cpu}))

@@ -27,18 +27,21 @@ let key = 0;
 /** What the client sends, too: the key costs the server something. */
 const message = () => JSON.stringify({ id: 1, method: "exec.run", params: { session_id: session.id, command: "true", request_key: `bare-${key++}` } });
 
-const times = { echo: [] as number[], bare: [] as number[], client: [] as number[] };
-const measure = async (into: number[], act: () => Promise<unknown>) => {
+const times = { echo: [] as number[], bare: [] as number[], client: [] as number[], cpu: { echo: [] as number[], bare: [] as number[], client: [] as number[] } };
+const measure = async (what: "echo" | "bare" | "client", act: () => Promise<unknown>) => {
+  const before = process.cpuUsage();
   for (let n = 0; n < Number(TRL_BLOCK); n++) {
     const began = performance.now();
     await act();
-    into.push(1000 * (performance.now() - began));
+    times[what].push(1000 * (performance.now() - began));
   }
+  const { user, system } = process.cpuUsage(before);
+  times.cpu[what].push((user + system) / Number(TRL_BLOCK));
 };
 for (let round = 0; round < Number(TRL_ROUNDS); round++) {
-  await measure(times.echo, () => echo.ask(message()));
-  await measure(times.bare, () => bare.ask(message()));
-  await measure(times.client, () => session.exec("true"));
+  await measure("echo", () => echo.ask(message()));
+  await measure("bare", () => bare.ask(message()));
+  await measure("client", () => session.exec("true"));
 }
 console.log(JSON.stringify(times));
 echo.socket.close();
