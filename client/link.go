@@ -88,7 +88,9 @@ func (f *feed) put(e Event, closing <-chan struct{}) {
 	for {
 		f.mu.Lock()
 		if f.held <= 2*windowBytes {
-			f.events = append(f.events, e)
+			if !f.joinLocked(e) {
+				f.events = append(f.events, e)
+			}
 			f.held += len(e.Data)
 			f.mu.Unlock()
 			signal(f.arrived)
@@ -103,6 +105,27 @@ func (f *feed) put(e Event, closing <-chan struct{}) {
 			return
 		}
 	}
+}
+
+const (
+	// fewEvents is how many events wait for a reader before small pieces of output are put together. An event for each byte would take far more memory
+	// than a window.
+	fewEvents  = 64
+	smallPiece = 4096
+)
+
+// joinLocked adds a small piece of output to the last event, if it follows that one. mu is held.
+func (f *feed) joinLocked(e Event) bool {
+	if len(f.events) < fewEvents || !e.isOutput() || e.Type == EventGap {
+		return false
+	}
+	last := &f.events[len(f.events)-1]
+	if last.Type != e.Type || last.Replay != e.Replay || last.Snapshot || e.Snapshot || last.Offset+int64(len(last.Data)) != e.Offset ||
+		len(last.Data)+len(e.Data) > smallPiece {
+		return false
+	}
+	last.Data = append(last.Data, e.Data...)
+	return true
 }
 
 // take returns the next event, if there is one.

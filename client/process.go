@@ -238,9 +238,18 @@ func exitCode(code *int) int {
 // waitSlice is the time of one process.wait: a wait that is given up leaves nothing behind for longer.
 const waitSlice = 30 * time.Second
 
+// waitGrace is how much longer than its timeout a wait may take, so that the server's answer comes first. It matters when there is no connection.
+const waitGrace = time.Second
+
 // wait waits for a condition at the server. A timeout of 0 is none.
 func (p *Process) wait(ctx context.Context, until protocol.Until, condition string, timeout time.Duration) (r protocol.WaitResult, err error) {
-	for end := time.Now().Add(timeout); ; {
+	end := time.Now().Add(timeout)
+	if timeout > 0 {
+		var cancel context.CancelFunc
+		ctx, cancel = context.WithDeadlineCause(ctx, end.Add(waitGrace), &ProcessReadyTimeoutError{p.ID(), condition})
+		defer cancel()
+	}
+	for {
 		slice := waitSlice
 		if timeout > 0 {
 			slice = min(slice, max(time.Until(end), time.Millisecond))

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 import trl_client
 from conftest import DEADLINE, Gateway, address_of, auntil
-from trl_client import Completed, Missed, SessionEvent, SessionTerminatedError, Stdout, _link, aio
+from trl_client import Completed, Missed, SessionEvent, SessionTerminatedError, Stdout, _link, _transport, aio
 
 Address = dict[str, str]
 
@@ -57,6 +57,22 @@ def test_a_watch_ends_with_its_session(address: Address) -> None:
             with pytest.raises(SessionTerminatedError):
                 await session.watch()
             await auntil(no_siblings(sandbox))
+
+    run(main())
+
+
+def test_a_watch_ends_although_its_session_ended_while_the_connection_was_away(address: Address) -> None:
+    async def main() -> None:
+        async with aio.connect(**address) as sandbox:
+            session = await sandbox.create_session()
+            watch = await session.watch()
+            assert watch._client is not None
+            link = watch._client._link
+            link._die(_transport.Lost("cut by the test"))
+            await link._transport.close()
+            await session.destroy()
+            last = [event async for event in watch][-1]
+            assert isinstance(last, Missed) and last.info["state"] == "TERMINATED"
 
     run(main())
 

@@ -19,6 +19,7 @@ from .events import Exited, Gap, LogEvent, Stderr, Stdout
 
 # A wait cannot be taken back on the server, so a long one is asked for in pieces.
 _WAIT_PIECE = 20.0
+_WAIT_GRACE = 1.0  # after the time of a wait, so that the server's answer comes first; it matters when there is no connection
 _LONGEST_LINE = 1 << 20  # characters; the rest of a longer one counts as a line of its own
 
 Status = Literal["running", "completed", "failed", "killed"]
@@ -232,7 +233,11 @@ class Process:
         deadline = time.monotonic() + timeout if timeout is not None else None
         while True:
             left = _WAIT_PIECE if deadline is None else max(deadline - time.monotonic(), 0.001)
-            answer = await self._call("process.wait", until=until, timeout_s=min(left, _WAIT_PIECE))
+            try:
+                async with asyncio.timeout(None if deadline is None else left + _WAIT_GRACE):
+                    answer = await self._call("process.wait", until=until, timeout_s=min(left, _WAIT_PIECE))
+            except TimeoutError:
+                raise ProcessReadyTimeoutError(f"waited {timeout:g} s for {what}") from None
             if answer["met"]:
                 return
             if "exit_code" in answer:

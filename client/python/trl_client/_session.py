@@ -280,7 +280,12 @@ class Session:
 
 def text_of(cmd: str | Sequence[str]) -> str:
     """A command as shell text."""
-    return cmd if isinstance(cmd, str) else shlex.join(cmd)
+    return cmd if isinstance(cmd, str) else " ".join(map(_quoted, cmd))
+
+
+def _quoted(word: str) -> str:
+    """Also A=b, which would be an assignment, and =ls, which zsh replaces by a path."""
+    return f"'{word}'" if "=" in word and shlex.quote(word) == word else shlex.quote(word)
 
 
 def _command(

@@ -11,7 +11,7 @@ from ._command import SessionID
 from ._link import Feed
 from ._transport import Lost
 from ._wire import SessionInfo
-from .errors import ClosedError
+from .errors import ClosedError, SessionTerminatedError
 from .events import Missed, SessionEvent, SessionEventType, WatchEvent
 
 
@@ -88,7 +88,10 @@ class Watch:
         except Lost:
             if self._closed:
                 raise ClosedError("the watch is closed") from None
-            await self._subscribe(self._client)
+            try:
+                await self._subscribe(self._client)
+            except SessionTerminatedError:
+                pass  # it ended meanwhile: session.info tells
             return await self._missed_some(self._client)
         if name == "session.state" and data["from"] == data["to"]:  # the server says so when we did not read its events
             return await self._missed_some(self._client)

@@ -988,7 +988,7 @@ function commandLine(command) {
   return typeof command === "string" ? command : command.map(quote).join(" ");
 }
 function quote(word) {
-  return /^[\w@%+=:,./-]+$/.test(word) ? word : `'${word.replaceAll("'", `'\\''`)}'`;
+  return /^[\w@%+:,./-]+$/.test(word) ? word : `'${word.replaceAll("'", `'\\''`)}'`;
 }
 
 // src/text.ts
@@ -1827,6 +1827,7 @@ var LogReader = class {
 
 // src/process.ts
 var slice = 3e4;
+var grace = 1e3;
 var lineSettles = 100;
 var Process = class _Process {
   /** @internal */
@@ -2001,13 +2002,21 @@ var Process = class _Process {
   /** Waits for a condition at the server. */
   async wait(condition, name, o) {
     o.signal?.throwIfAborted();
-    const end = o.timeout === void 0 ? Infinity : performance.now() + o.timeout;
-    for (; ; ) {
-      const params = () => ({ process_id: this.id, until: condition, timeout_s: Math.max(1e-3, Math.min(end - performance.now(), slice) / 1e3) });
-      const r = await this.connection.call("process.wait", params, { signal: o.signal });
-      if (r.met) return;
-      if (r.exit_code !== void 0 || r.signal) throw new ProcessExitedBeforeReadyError(this.id, name, r.exit_code, r.tail ?? "");
-      if (performance.now() >= end) throw new ProcessReadyTimeoutError(this.id, name, o.timeout);
+    const { timeout = Infinity } = o;
+    const end = performance.now() + timeout;
+    const over = new AbortController();
+    const timer = timeout < Infinity ? setTimeout(() => over.abort(new ProcessReadyTimeoutError(this.id, name, timeout)), timeout + grace) : void 0;
+    const signal = o.signal ? AbortSignal.any([o.signal, over.signal]) : over.signal;
+    try {
+      for (; ; ) {
+        const params = () => ({ process_id: this.id, until: condition, timeout_s: Math.max(1e-3, Math.min(end - performance.now(), slice) / 1e3) });
+        const r = await this.connection.call("process.wait", params, { signal });
+        if (r.met) return;
+        if (r.exit_code !== void 0 || r.signal) throw new ProcessExitedBeforeReadyError(this.id, name, r.exit_code, r.tail ?? "");
+        if (performance.now() >= end) throw new ProcessReadyTimeoutError(this.id, name, timeout);
+      }
+    } finally {
+      clearTimeout(timer);
     }
   }
   async report(o) {
@@ -2305,7 +2314,8 @@ async function* watch(parent, use, signal) {
     subscribe().then(
       () => add(),
       (error) => {
-        failure = { error };
+        if (error instanceof SessionTerminatedError) add();
+        else failure = { error };
         wake();
       }
     ).finally(() => subscribing = false);

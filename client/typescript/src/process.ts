@@ -45,6 +45,8 @@ export interface WaitOptions {
 
 /** One wait at the server: a wait that is given up leaves nothing behind for longer. */
 const slice = 30_000;
+/** A wait may take so much longer than its time, so that the server's answer comes first. It matters when there is no connection. */
+const grace = 1_000;
 /** A line that has no end yet counts when nothing more has come for this time. */
 const lineSettles = 100;
 
@@ -239,13 +241,21 @@ export class Process {
   /** Waits for a condition at the server. */
   private async wait(condition: wire.Until, name: string, o: WaitOptions): Promise<void> {
     o.signal?.throwIfAborted();
-    const end = o.timeout === undefined ? Infinity : performance.now() + o.timeout;
-    for (;;) {
-      const params = () => ({ process_id: this.id, until: condition, timeout_s: Math.max(0.001, Math.min(end - performance.now(), slice) / 1000) });
-      const r = await this.connection.call("process.wait", params, { signal: o.signal });
-      if (r.met) return;
-      if (r.exit_code !== undefined || r.signal) throw new ProcessExitedBeforeReadyError(this.id, name, r.exit_code, r.tail ?? "");
-      if (performance.now() >= end) throw new ProcessReadyTimeoutError(this.id, name, o.timeout!);
+    const { timeout = Infinity } = o;
+    const end = performance.now() + timeout;
+    const over = new AbortController();
+    const timer = timeout < Infinity ? setTimeout(() => over.abort(new ProcessReadyTimeoutError(this.id, name, timeout)), timeout + grace) : undefined;
+    const signal = o.signal ? AbortSignal.any([o.signal, over.signal]) : over.signal;
+    try {
+      for (;;) {
+        const params = () => ({ process_id: this.id, until: condition, timeout_s: Math.max(0.001, Math.min(end - performance.now(), slice) / 1000) });
+        const r = await this.connection.call("process.wait", params, { signal });
+        if (r.met) return;
+        if (r.exit_code !== undefined || r.signal) throw new ProcessExitedBeforeReadyError(this.id, name, r.exit_code, r.tail ?? "");
+        if (performance.now() >= end) throw new ProcessReadyTimeoutError(this.id, name, timeout);
+      }
+    } finally {
+      clearTimeout(timer);
     }
   }
 

@@ -1,6 +1,7 @@
 import { until } from "./abort.ts";
 import type { Use } from "./command.ts";
 import type { Connection } from "./connection.ts";
+import { SessionTerminatedError } from "./errors.ts";
 import type * as wire from "./wire.gen.ts";
 
 /** The events that a watched session sends, but for output. */
@@ -42,7 +43,8 @@ export async function* watch(parent: Connection, use: Use, signal?: AbortSignal)
       .then(
         () => add(),
         (error: unknown) => {
-          failure = { error };
+          if (error instanceof SessionTerminatedError) add(); // it ended meanwhile: session.info tells
+          else failure = { error };
           wake();
         },
       )

@@ -220,7 +220,7 @@ python3 -m http.server --bind 127.0.0.1 "$PORT"
     });
     await session.destroy();
     await over;
-    assert.equal(seen.at(-1), "session.state");
+    assert.ok(["session.state", "missed"].includes(seen.at(-1)!)); // missed: it ended before the watch was back
   });
 
   test("a terminal is watched, and taken over", async () => {

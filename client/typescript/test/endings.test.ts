@@ -166,6 +166,21 @@ describe("endings", () => {
     await own.close();
   });
 
+  test("a watch ends, although its session ended while the connection was away", async () => {
+    const session = await sandbox.createSession();
+    const events = session.watch()[Symbol.asyncIterator]();
+    const first = events.next();
+    while (!(await Promise.race([first.then(() => true), session.exec("true").then(() => false)])));
+    await gateway.do("cut");
+    const direct = await trl.connect({ url: gateway.direct, token: gateway.tokens.user! });
+    await direct.deleteSession(session.id);
+    await direct.close();
+    await gateway.do("mend");
+    let last: trl.SessionEvent | undefined;
+    for (let next = await events.next(); !next.done; next = await events.next()) last = next.value;
+    assert.ok(last?.type === "missed" && last.data.state === "TERMINATED");
+  });
+
   test("control that was taken over is kept over a cut", async () => {
     const session = await newSession();
     const first = await session.openTerminal({ cols: 80, rows: 24, cmd: "cat" });
