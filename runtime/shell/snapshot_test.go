@@ -2,7 +2,6 @@ package shell
 
 import (
 	"fmt"
-	"runtime"
 	"slices"
 	"testing"
 
@@ -19,15 +18,6 @@ func startOne(s *session, text string) (lost []string) {
 	<-p.Exited()
 	p.Release()
 	return p.Saved().Lost
-}
-
-// allocated returns how much memory f allocates in total.
-func allocated(f func()) uint64 {
-	var before, after runtime.MemStats
-	runtime.ReadMemStats(&before)
-	f()
-	runtime.ReadMemStats(&after)
-	return after.TotalAlloc - before.TotalAlloc
 }
 
 // A state that is larger than snapshot.MaxSize is not read. A process that starts without it says so, and so does the restore of a shell that
