@@ -134,3 +134,50 @@ func TestOneNodeRunsNothingOfACluster(t *testing.T) {
 		}
 	}
 }
+
+// A session is made where it is asked for, and not on a node that is being drained or full; why none takes it is said.
+func TestPlacement(t *testing.T) {
+	t.Parallel()
+	n := newNodes(t, 1)
+	a, b, g := n.start("a", "--node-label", "zone=east", "--max-sessions", "2"), n.start("b", "--node-label", "zone=west"), n.start("g", "--no-sessions")
+	for _, at := range []*rig.Server{a, b, g} {
+		sees(t, at, "a", "b")
+	}
+	ac, c := a.Dial(t), g.Dial(t)
+	refused := func(code, why string, q object) {
+		t.Helper()
+		testkit.Eventually(t, "a refusal with "+code, func() bool { // news of other nodes are up to a second old
+			f := c.Try("session.create", q)
+			if f.OK {
+				c.Call("session.destroy", object{"session_id": f.Data["session_id"], "force": true})
+				return false
+			}
+			nodes, _ := f.Error.Details["nodes"].(map[string]any)
+			return f.Code() == code && nodes["a"] == why
+		})
+	}
+	for _, q := range []object{{"node": "a"}, {"where": object{"zone": "east"}}} {
+		if made := c.Call("session.create", q); made.Str("node") != "a" {
+			t.Errorf("%v made it on %q", q, made.Str("node"))
+		}
+	}
+	refused("MAX_SESSIONS_REACHED", "full", object{"node": "a"})
+	if f := c.Try("session.create", object{"where": object{"zone": "north"}}); f.Code() != "INVALID_PARAMS" || f.Error.Details["field"] != "where" {
+		t.Errorf("a label that no node has: %+v", f.Error)
+	}
+	if f := c.Try("session.create", object{"node": "nobody"}); f.Code() != "INVALID_PARAMS" || f.Error.Details["field"] != "node" {
+		t.Errorf("a node that does not exist: %+v", f.Error)
+	}
+	ac.Call("system.drain", nil)
+	refused("SHUTTING_DOWN", "draining", object{"node": "a"})
+	for range 3 {
+		if made := c.Call("session.create", nil); made.Str("node") != "b" {
+			t.Errorf("made on %q, want b", made.Str("node"))
+		}
+	}
+	ac.Call("system.drain", object{"undo": true})
+	refused("MAX_SESSIONS_REACHED", "full", object{"node": "a"})
+	if stats := c.Call("system.stats", nil); stats.Num("active_sessions") < 2 {
+		t.Errorf("stats of the cluster: %v", stats)
+	}
+}
