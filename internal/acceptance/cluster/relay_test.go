@@ -2,106 +2,81 @@ package cluster
 
 import (
 	"fmt"
-	"sync"
+	"io"
+	"net/http"
+	"strings"
 	"testing"
-	"time"
+
+	"github.com/coder/websocket"
 
 	"trl/internal/rig"
 	"trl/internal/testkit"
 )
 
-// Clients use sessions of every node over any gateway, also over one that makes none; each name, default session and request key is one session.
-func TestSessionsAreReachedOverEveryNode(t *testing.T) {
+// A client of a node that owns no sessions works as on one node, and loses no byte when the gateway of the other node is killed.
+func TestNodeThatOwnsNoSessions(t *testing.T) {
 	t.Parallel()
-	n := newNodes(t, 3)
-	a, err := rig.StartGateway(n.flags("a", "--node-label", "zone=east")...)
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { a.Stop() }) // it is killed
-	b, g := n.start("b", "--node-label", "zone=west"), n.start("g", "--no-sessions")
-	gateways := []*rig.Server{a, b, g}
-	for _, at := range gateways {
-		sees(t, at, "a", "b")
-	}
-	clients := make([]*rig.Client, 3)
-	for i, at := range gateways {
-		clients[i] = at.Dial(t)
-	}
-	ac, bc, gc := clients[0], clients[1], clients[2]
-
-	work := gc.Call("session.create", object{"name": "work", "where": object{"zone": "east"}})
-	id := work.Str("session_id")
-	if work.Str("node") != "a" {
-		t.Errorf("made on %q, want a", work.Str("node"))
-	}
-	rig.Expect(t, bc.Call("exec.run", object{"session": "work", "command": "x=1; cd /usr"}), 0, "", "")
-	rig.Expect(t, ac.Run(id, "echo $x $PWD"), 0, "1 /usr\n", "")
-	rig.Expect(t, gc.Run(id, "echo $x $PWD"), 0, "1 /usr\n", "")
-	for i, c := range clients {
-		if f := c.Try("session.create", object{"name": "work"}); f.Code() != "SESSION_EXISTS" {
-			t.Errorf("gateway %d: a second session with the name: %+v", i, f)
-		}
-		if again := c.Call("session.create", object{"name": "work", "if_exists": "return"}).Str("session_id"); again != id {
-			t.Errorf("gateway %d: if_exists return gives %s, want %s", i, again, id)
-		}
-	}
-
-	// Everybody asks for the default session at once, and for one with the same name, and for one with the same key.
-	var mu sync.Mutex
-	got := map[string]map[string]bool{"default": {}, "named": {}, "keyed": {}}
-	saw := func(what, session string) {
-		mu.Lock()
-		defer mu.Unlock()
-		got[what][session] = true
-	}
-	rig.Together(6, func(i int) {
-		c := gateways[i%3].Dial(t)
-		saw("default", c.Call("exec.run", object{"command": "true"}).Str("session_id"))
-		saw("named", c.Call("session.create", object{"name": "one", "if_exists": "return"}).Str("session_id"))
-		saw("keyed", c.Call("session.create", object{"request_key": "key"}).Str("session_id"))
-	})
-	for what, sessions := range got {
-		if len(sessions) != 1 {
-			t.Errorf("%s: %v, want one session", what, sessions)
-		}
-	}
-	for i, c := range clients {
-		named := map[string]int{}
-		for _, s := range c.Call("session.list", nil).Objs("sessions") {
-			named[s.Str("name")]++
-		}
-		if fmt.Sprint(named) != "map[:1 default:1 one:1 work:1]" {
-			t.Errorf("gateway %d lists %v", i, named)
-		}
-	}
-
-	// The end of a node is told: connections that use it end, and its sessions are unreachable first and lost then.
-	gc.Call("exec.stream", object{"session_id": id, "command": "sleep 1000"})
-	killNode(t, a)
-	if code := gc.CloseStatus(); code != 1012 {
-		t.Errorf("the connection was closed with %d, want 1012", code)
-	}
-	gc = g.Dial(t)
-	unreachable := 0
-	testkit.Eventually(t, "the session is lost", func() bool {
-		f := gc.Try("exec.run", object{"session_id": id, "command": "true"})
-		switch f.Code() {
-		case "NODE_UNREACHABLE":
-			unreachable++
-			time.Sleep(time.Duration(f.Error.Details["retry_after_ms"].(float64)) * time.Millisecond) // as clients do
-		case "SESSION_LOST":
-			return true
-		default:
-			t.Errorf("%+v", f)
+	n := newNodes(t, 1)
+	gate := n.start("gate", "--no-sessions")
+	owner := n.start("owner")
+	c := gate.Dial(t)
+	testkit.Eventually(t, "the gate knows the owner", func() bool {
+		for _, other := range c.Call("system.nodes", nil).Objs("nodes") {
+			if other.Str("node") == "owner" && other.Num("max_sessions") > 0 {
+				return true
+			}
 		}
 		return false
 	})
-	if unreachable == 0 {
-		t.Log("the lease had run out before the first request")
+	created := c.Call("session.create", object{"name": "far", "request_key": "k"})
+	s := created.Str("session_id")
+	if created.Str("node") != "owner" || c.Call("session.locate", object{"session": "far"}).Str("node") != "owner" {
+		t.Fatalf("created %v", created)
 	}
-	testkit.Eventually(t, "the name is free", func() bool { // for b, too, which may have heard of a some milliseconds later than g
-		f := gc.Try("session.create", object{"name": "work", "if_exists": "return"})
-		return f.OK && f.Data.Str("node") == "b"
+	if again := gate.Dial(t).Call("session.create", object{"name": "far", "request_key": "k"}); again.Str("session_id") != s {
+		t.Errorf("the same request made %v", again)
+	}
+	rig.Expect(t, c.Call("exec.run", object{"session": "far", "command": "X=7; echo $X"}), 0, "7\n", "")
+	rig.Expect(t, c.Call("exec.run", object{"command": "echo default"}), 0, "default\n", "")
+	if list := c.Call("session.list", nil); len(list.Objs("sessions")) != 2 || list.Has("partial") {
+		t.Errorf("listed %v", list)
+	}
+
+	const lines = 200_000
+	st := c.Stream(s, fmt.Sprintf("seq %d", lines), object{"window_bytes": 64 << 10}) // nothing is acknowledged: the rest is still to come
+	var got strings.Builder
+	got.WriteString(c.Event("exec.output").Str("data"))
+	owner.KillGateway(t)
+	if code := c.CloseStatus(); code != websocket.StatusServiceRestart {
+		t.Errorf("closed with %d", code)
+	}
+	for _, f := range c.Seen("exec.output") { // those that came before the end
+		got.WriteString(f.Data.Str("data"))
+	}
+	c = gate.Dial(t)
+	testkit.Eventually(t, "the stream goes on", func() bool {
+		f := c.Try("exec.attach", object{"exec_id": st.Str("exec_id"), "offset": got.Len(), "on_slow": "block"})
+		if !f.OK && f.Code() != "NODE_UNREACHABLE" {
+			t.Fatalf("attach: %+v", f.Error)
+		}
+		return f.OK
 	})
+	rest, exit := c.Output(st.Str("stream_id"), got.Len())
+	got.WriteString(rest)
+	var want strings.Builder
+	for i := range lines {
+		fmt.Fprintln(&want, i+1)
+	}
+	if got.String() != want.String() || exit.Num("exit_code") != 0 {
+		t.Errorf("%d bytes, want %d; %v", got.Len(), want.Len(), exit)
+	}
+	rig.Expect(t, c.Call("exec.run", object{"session": "far", "command": "echo $X"}), 0, "7\n", "")
+	answer, err := http.Post("http://"+gate.Addr+"/v1/rpc", "application/json", strings.NewReader(`{"method":"exec.run","params":{"session":"far","command":"echo $X"}}`))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer answer.Body.Close()
+	if text, err := io.ReadAll(answer.Body); err != nil || answer.StatusCode != 200 || !strings.Contains(string(text), `"stdout":"7\n"`) {
+		t.Errorf("over HTTP: %d %s %v", answer.StatusCode, text, err)
+	}
 }
