@@ -10,6 +10,7 @@ import os
 import pathlib
 import shutil
 import sys
+import threading
 from typing import Any, Iterator
 
 import pytest
@@ -161,6 +162,27 @@ def test_cancelling_a_task_of_inspect_ends_the_process(environment_of_gateway: N
     run(main())
 
 
+def test_a_sample_of_inspect_leaves_no_session(environment_of_gateway: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def refused(*_: Any, **__: Any) -> Any:
+        raise trl_client.LimitError("no room", code="LIMIT_EXCEEDED")
+
+    async def main() -> None:
+        cls = adapter("inspect_ai").TrlSandboxEnvironment
+        ended = await cls.sample_init("no rm", None, {})
+        with monkeypatch.context() as patch:
+            patch.setattr(aio.Session, "run", refused)
+            await cls.sample_cleanup("no rm", None, ended, False)
+            patch.setattr(aio.Session, "exec", refused)
+            with pytest.raises(trl_client.LimitError):
+                await cls.sample_init("no directory", None, {})
+        shutil.rmtree(ended["default"]._directory)
+        async with aio.connect() as sandbox:
+            for task in ("no rm", "no directory"):
+                assert await sandbox.list_sessions(label=f"inspect={task}") == []
+
+    run(main())
+
+
 def test_deepagents(shared_gateway: Gateway, tmp_path: pathlib.Path) -> None:
     from trl_client import connect
 
@@ -185,6 +207,9 @@ def test_mini_swe_agent(environment_of_gateway: None, tmp_path: pathlib.Path) ->
     module = adapter("mini_swe_agent")
     from minisweagent.exceptions import Submitted
 
+    with pytest.raises(trl_client.TrlError, match="DIR_NOT_FOUND"):
+        module.TrlEnvironment(cwd="/none/such")
+    assert not [t for t in threading.enumerate() if t.name == "trl_client" and t.is_alive()]  # its connection is closed
     environment = module.TrlEnvironment(cwd=str(tmp_path), env={"A": "1"}, timeout=1)
     try:
         assert environment.execute({"command": "echo $A $PWD; echo err >&2"}) == {

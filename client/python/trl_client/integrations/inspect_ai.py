@@ -84,11 +84,14 @@ class TrlSandboxEnvironment(SandboxEnvironment):
             client = await aio.connect()
         except (TrlError, ValueError) as e:
             raise SandboxUnavailableError(str(e)) from e
+        session: aio.Session | None = None
         try:
             session = await client.create_session(labels={"inspect": task_name[:256]})
             made = await session.exec("cd \"$(mktemp -d)\" && pwd -P && id -un && id -u", check=True)
             directory, *users = made.stdout.splitlines()
         except BaseException:
+            if session is not None:
+                await _destroy(session)
             await client.close()
             raise
         return {"default": cls(client, session, directory, users)}
@@ -101,8 +104,15 @@ class TrlSandboxEnvironment(SandboxEnvironment):
             own = environment.as_type(cls)
             try:
                 await own._session.run(["rm", "-rf", "--", own._directory], cwd="/")
-                await own._session.destroy()
             except TrlError:
-                pass  # the session is gone, or will be when it has been idle
+                pass  # the session is gone, or cannot start a process
             finally:
+                await _destroy(own._session)
                 await own._client.close()
+
+
+async def _destroy(session: aio.Session) -> None:
+    try:
+        await session.destroy()
+    except TrlError:
+        pass  # it is gone, or will be when it has been idle

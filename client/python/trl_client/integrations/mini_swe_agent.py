@@ -31,7 +31,11 @@ class TrlEnvironment:
     def __init__(self, *, token: str | None = None, **config: Any) -> None:
         self.config = TrlEnvironmentConfig(**config)
         self._client = _sync.connect(self.config.url, unix=self.config.unix, token=token)
-        self._session = self._client.create_session(cwd=self.config.cwd or None, on_disconnect="destroy")
+        try:
+            self._session = self._client.create_session(cwd=self.config.cwd or None, on_disconnect="destroy")
+        except BaseException:
+            self._client.close()
+            raise
 
     def execute(self, action: dict[str, Any], cwd: str = "", *, timeout: int | None = None) -> dict[str, Any]:
         merged = _files.Merged()
