@@ -331,7 +331,7 @@ func TestRefusalsSayWhatToDo(t *testing.T) {
 			want      string
 		}{
 			{"run", object{"command": "true", "session": "nobody"}, "SESSION_NOT_FOUND: .* See `list`, or make it with `session`."},
-			{"run", object{"command": "true", "cwd": "/no/such"}, `WORKING_DIR_NOT_FOUND: .*must exist where the gateway runs\. .*`},
+			{"run", object{"command": "true", "cwd": "/no/such"}, `WORKING_DIR_NOT_FOUND: .*must exist where the gateway runs\.`},
 			{"run", object{}, `.*missing properties.*command.*`},
 			{"run", object{"command": "true", "tty": true, "background": true}, `INVALID_PARAMS: .*`},
 			{"wait", object{"id": "x-aaaaaaaaaaaaaaaaaaaaaaaaaaaaaaa"}, `EXEC_NOT_FOUND: .*`},
