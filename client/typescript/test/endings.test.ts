@@ -85,6 +85,21 @@ describe("endings", () => {
     }
   });
 
+  test("output that comes byte by byte takes little memory while nobody reads", async () => {
+    const session = await newSession();
+    const running = session.execStream("i=0; while [ $i -lt 20000 ]; do printf x; i=$((i + 1)); done");
+    await running.id;
+    await gateway.do("settle");
+    let [pieces, bytes] = [0, 0];
+    for await (const piece of running.bytes()) {
+      assert.ok(!piece.gap && piece.offset === bytes);
+      pieces++;
+      bytes += piece.bytes.length;
+    }
+    assert.equal(bytes, 20_000);
+    assert.ok(pieces < 200, `${pieces} pieces`);
+  });
+
   test("what an output callback throws ends the command", async () => {
     const session = await newSession();
     const onOutput = () => {
