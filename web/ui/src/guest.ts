@@ -10,7 +10,7 @@ export const guestToken = location.pathname === "/share" ? take() : "";
 if (guestToken) addEventListener("hashchange", () => location.hash.startsWith("#token=") && location.reload());
 
 function take(): string {
-  const fresh = /^#token=([\w-]+)$/.exec(location.hash)?.[1];
+  const fresh = /^#token=([\w.-]+)$/.exec(location.hash)?.[1];
   try {
     if (fresh) {
       sessionStorage.clear(); // its views belong to another link
