@@ -77,3 +77,14 @@ func TestGuestOfAnotherNode(t *testing.T) {
 		t.Errorf("a revoked link opens a connection: %v", err)
 	}
 }
+
+func TestRememberedNamesAreBounded(t *testing.T) {
+	rs := newRelays(nil, "self")
+	c := &conn{relays: rs}
+	for i := range 3 * maxNames {
+		rs.noteName(c, fmt.Sprint(i), "other")
+	}
+	if n := len(rs.names); n == 0 || n > maxNames {
+		t.Errorf("%d names are remembered", n)
+	}
+}
