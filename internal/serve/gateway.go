@@ -328,10 +328,10 @@ func (g *gateway) wait() error {
 			}
 			ctx, cancel := context.WithTimeout(context.Background(), handoverTimeout)
 			defer cancel()
-			if g.member != nil {
-				g.member.Leave(ctx)
-			}
 			_ = g.server.Shutdown(ctx) // clients that wait for an answer get an error
+			if g.member != nil {
+				g.member.Leave(context.Background())
+			}
 			return cmdline.WithHint(errors.New("the keeper is gone, and every session with it"), "something killed it (kill -9, the OOM killer); start trl serve again")
 		}
 	}

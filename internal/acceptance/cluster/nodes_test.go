@@ -7,7 +7,9 @@ import (
 	"net/http"
 	"path/filepath"
 	"strings"
+	"syscall"
 	"testing"
+	"time"
 
 	"trl/internal/rig"
 	"trl/internal/testkit"
@@ -179,5 +181,34 @@ func TestPlacement(t *testing.T) {
 	refused("MAX_SESSIONS_REACHED", "full", object{"node": "a"})
 	if stats := c.Call("system.stats", nil); stats.Num("active_sessions") < 2 {
 		t.Errorf("stats of the cluster: %v", stats)
+	}
+}
+
+// A gateway whose keeper was killed tells the others that its sessions are gone, before it ends.
+func TestDeathOfAKeeperIsTold(t *testing.T) {
+	t.Parallel()
+	n := newNodes(t, 1)
+	a, err := rig.StartGateway(n.flags("a")...)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { a.Stop() }) // its keeper is killed
+	b := n.start("b")
+	sees(t, b, "a", "b")
+	c := b.Dial(t)
+	id := c.Call("session.create", object{"name": "work", "node": "a"}).Str("session_id")
+	if err := syscall.Kill(a.Pid, syscall.SIGKILL); err != nil {
+		t.Fatal(err)
+	}
+	start := time.Now()
+	c.CloseStatus() // it has a link to a
+	sees(t, b, "b")
+	rig.Within(t, "the others' knowledge of the end", start, 3*time.Second)
+	c = b.Dial(t)
+	testkit.Eventually(t, "the session is lost", func() bool { // a young gateway says NODE_UNREACHABLE first: it may not know all nodes yet
+		return c.Try("exec.run", object{"session_id": id, "command": "true"}).Code() == "SESSION_LOST"
+	})
+	if again := c.Call("session.create", object{"name": "work"}); again.Str("node") != "b" {
+		t.Errorf("the name is on %q, want b", again.Str("node"))
 	}
 }
