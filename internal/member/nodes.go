@@ -145,15 +145,23 @@ func (b *Member) noPlace(nodes []*node.Node, q placement.Request) error {
 	return protocol.InvalidParam("where", "no node has these labels").With("nodes", b.names())
 }
 
-// Presence returns the epochs of the other nodes where a principal has sessions. If the directory does not answer, it returns all others.
+// askAll is up to how many other nodes are asked for each list. The directory's answer is some milliseconds behind, or seconds while its servers start,
+// so a client could miss the session that it has just made. With more nodes a list would cost too much.
+const askAll = 16
+
+// Presence returns the epochs of the other nodes where a principal may have sessions: all of a few, and of many those that the directory names, if it
+// answers.
 func (b *Member) Presence(ctx context.Context, principal string) (epochs []string) {
+	for _, n := range b.directory.Nodes() {
+		if n.Epoch != b.self.Epoch {
+			epochs = append(epochs, n.Epoch)
+		}
+	}
+	if len(epochs) <= askAll {
+		return epochs
+	}
 	live, err := b.directory.Presence(ctx, principal)
 	if err != nil {
-		for _, n := range b.directory.Nodes() {
-			if n.Epoch != b.self.Epoch {
-				epochs = append(epochs, n.Epoch)
-			}
-		}
 		return epochs
 	}
 	delete(live, b.self.Epoch)
