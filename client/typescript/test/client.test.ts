@@ -290,7 +290,7 @@ python3 -m http.server --bind 127.0.0.1 "$PORT"
       await terminal.write("\n");
       const came = () => end - offset - "two\r\n".length;
       await reads(() => came() >= reading.windowBytes);
-      for (let i = 0; i < 10; i++) await other.call("system.ping", {}); // would be behind more output
+      for (let i = 0; i < 10; i++) await other.call("system.ping", {}); // more output would come before the answers
       const more = reads(() => came() > reading.windowBytes + (32 << 10));
       assert.equal(await Promise.race([more.then(() => "more than the window"), other.call("system.ping", {}).then(() => "the window")]), "the window");
       terminal.acknowledge(end);
