@@ -103,14 +103,24 @@ func (b *Member) Unsettled() *protocol.Error {
 // Place returns the epochs of the nodes to ask for a new session, the best one first.
 func (b *Member) Place(where map[string]string, name string) ([]string, error) {
 	nodes := b.directory.Nodes()
+	unsettled := b.Unsettled()
+	if len(nodes) > 1 {
+		unsettled = nil // what is said of those that are known is right, or will be soon
+	}
 	if name != "" {
 		nodes = slices.DeleteFunc(slices.Clone(nodes), func(n *node.Node) bool { return n.Name != name })
+		if len(nodes) == 0 && unsettled != nil {
+			return nil, unsettled
+		}
 		if len(nodes) == 0 {
 			return nil, protocol.InvalidParam("node", "there is no node %q", name).With("nodes", b.names())
 		}
 	}
 	q := placement.Request{Where: where, Own: b.self.Epoch}
 	order := placement.Order(nodes, q, newRandom())
+	if len(order) == 0 && unsettled != nil {
+		return nil, unsettled
+	}
 	if len(order) == 0 {
 		return nil, b.noPlace(nodes, q)
 	}
