@@ -307,6 +307,11 @@ func (v *visit) work() {
 			v.history.count("told: " + cmpCode(err)) // it has ended meanwhile
 			return
 		}
+		info, err := s.Info(v.ctx)
+		if err != nil || info.State == "TERMINATED" { // the same: a name leads to an ended session until another one gets it
+			v.history.count("told: over")
+			return
+		}
 		v.history.used(s.ID(), v.principal, sent)
 	default:
 		v.noted("", err)
