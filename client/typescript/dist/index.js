@@ -43,6 +43,8 @@ var TrlError = class extends Error {
       case "RATE_LIMITED":
       case "SHUTTING_DOWN":
       case "SESSION_BUSY":
+      case "NODE_UNREACHABLE":
+      case "DIRECTORY_UNAVAILABLE":
         return true;
       case "LIMIT_EXCEEDED":
         return this.details.limit === "stdin" || this.details.limit === "connections";
