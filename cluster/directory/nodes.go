@@ -89,7 +89,7 @@ func (d *Directory) Node(epoch string) (*node.Node, bool) {
 func (d *Directory) Placed(epoch string) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	if p, ok := d.known.byEpoch[epoch]; ok {
+	if p, ok := d.known.byEpoch[epoch]; ok && p.node.Live+1 < p.node.Max { // only the node itself knows that it is full: sessions end meanwhile
 		n := *p.node
 		n.Live++
 		d.known.set(&n, p.heard)
