@@ -201,11 +201,14 @@ func (s *Shell) boot(p *shellProc, group own.KeptGroup, state []byte) error {
 		p.send(p.report(p.dialect.ResendCall, "boot"))
 	}
 	p.poll = s.poll
-	// If the shell has read every line and reports nothing twice, its state makes it unusable. The caller then tries without state.
+	// If the shell has read every line, sleeps, and reports nothing twice, its state makes it unusable. The caller then tries without state. A shell
+	// that runs, or waits for a processor, may still report.
 	ready, end := false, time.Now().Add(bootTimeout)
 	for mute := 0; !ready && mute < 2 && time.Now().Before(end) && !p.dead(); {
 		if _, ready = p.awaitVerb('e', "boot", time.Now().Add(firstWedgeInterval)); !ready && p.unread() == 0 {
-			mute++
+			if st, _ := procfs.Read(p.child.Pid()); st.State == 'S' {
+				mute++
+			}
 		}
 	}
 	if !ready {
