@@ -59,7 +59,7 @@ LONGEST = internal/acceptance/survival web/ui/browser cmd/trl runtime/shell inte
 test: deps ## every test, with the race detector; PKG=./pool RUN=TestX for some
 	@$(OWN_HOME) all=$$(go list $(PKG)); \
 	first=$$(for p in $(LONGEST); do grep "^trl/$$p$$" <<<"$$all" || true; done); \
-	$(RACE) -count 1 -p 4 -parallel 3 -timeout 25m -run '$(RUN)' $$first $$all
+	$(RACE) -count 1 -p 3 -parallel 4 -timeout 25m -run '$(RUN)' $$first $$all
 
 # The left-out packages start processes in every test; in the others such tests call testkit.StartsProcesses.
 quick: ## at most 15 s: build, vet, and the tests that start no process, without the race detector
