@@ -49,28 +49,14 @@ func TestScenariosWithCurl(t *testing.T) {
 	if _, err := exec.LookPath("curl"); err != nil {
 		t.Skip("curl is not installed")
 	}
-	rig := startRig(t)
-	shared := rig.start(t, nil)
 	all := allScenarios(t)
 	for _, name := range slices.Concat(slices.Collect(maps.Keys(notOverHTTP)), slices.Collect(maps.Keys(longWithCurl))) {
 		if !slices.ContainsFunc(all, func(s scenario) bool { return s.Name == name }) {
 			t.Errorf("%q is no scenario", name)
 		}
 	}
-	for _, s := range all {
-		if notOverHTTP[s.Name] != "" || longWithCurl[s.Name] && !testkit.Soak {
-			continue
-		}
-		t.Run(s.Name, func(t *testing.T) {
-			g := shared
-			if s.Gateway != nil {
-				t.Parallel() // with each other, and after those that share a gateway
-				g = rig.start(t, s.Gateway.Args)
-				defer g.do("stop")
-			}
-			runScenario(t, s, g, &withCurl{gateway: g})
-		})
-	}
+	all = slices.DeleteFunc(all, func(s scenario) bool { return notOverHTTP[s.Name] != "" || longWithCurl[s.Name] && !testkit.Soak })
+	runScenarios(t, all, func(t *testing.T, s scenario, g *gateway) { runScenario(t, s, g, &withCurl{gateway: g}) })
 }
 
 // withCurl carries out the steps of one scenario, each request with a run of curl.

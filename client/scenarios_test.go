@@ -128,9 +128,14 @@ func (g *gateway) do(action string) (any, error) {
 func TestScenarios(t *testing.T) {
 	testkit.StartsProcesses(t)
 	testkit.TakesLong(t)
+	runScenarios(t, allScenarios(t), func(t *testing.T, s scenario, g *gateway) { runScenario(t, s, g, &run{gateway: g}) })
+}
+
+// runScenarios runs each scenario as a test of its own, against a gateway that has what it asks for.
+func runScenarios(t *testing.T, all []scenario, run func(*testing.T, scenario, *gateway)) {
 	rig := startRig(t)
 	shared := rig.start(t, nil)
-	for _, s := range allScenarios(t) {
+	for _, s := range all {
 		t.Run(s.Name, func(t *testing.T) {
 			g := shared
 			if s.Gateway != nil {
@@ -138,7 +143,7 @@ func TestScenarios(t *testing.T) {
 				g = rig.start(t, s.Gateway.Args)
 				defer g.do("stop")
 			}
-			runScenario(t, s, g, &run{gateway: g})
+			run(t, s, g)
 		})
 	}
 }
