@@ -151,10 +151,7 @@ func (s *Session) runningCommandLocked() *shell.Command {
 
 // Destroy ends the session and returns when nothing of it is left. All calls get the same answer.
 func (s *Session) Destroy(ctx context.Context, q *protocol.SessionDestroy) (protocol.Destroyed, error) {
-	grace := timeouts.DefaultGrace
-	if q.Grace != nil {
-		grace = min(q.Grace.Duration(), timeouts.MaxGrace)
-	}
+	grace := timeouts.Grace(q.Grace)
 	if q.Force {
 		grace = 0
 	}

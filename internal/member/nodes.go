@@ -103,26 +103,13 @@ func (b *Member) Unsettled() *protocol.Error {
 // Place returns the epochs of the nodes to ask for a new session, the best one first.
 func (b *Member) Place(where map[string]string, name string) ([]string, error) {
 	nodes := b.directory.Nodes()
-	unsettled := b.Unsettled()
-	if len(nodes) > 1 {
-		unsettled = nil // what is said of those that are known is right, or will be soon
-	}
 	if name != "" {
 		nodes = slices.DeleteFunc(slices.Clone(nodes), func(n *node.Node) bool { return n.Name != name })
-		if len(nodes) == 0 && unsettled != nil {
-			return nil, unsettled
-		}
-		if len(nodes) == 0 {
-			return nil, protocol.InvalidParam("node", "there is no node %q", name).With("nodes", b.names())
-		}
 	}
 	q := placement.Request{Where: where, Own: b.self.Epoch}
 	order := placement.Order(nodes, q, newRandom())
-	if len(order) == 0 && unsettled != nil {
-		return nil, unsettled
-	}
 	if len(order) == 0 {
-		return nil, b.noPlace(nodes, q)
+		return nil, b.noPlace(nodes, q, name)
 	}
 	b.directory.Placed(order[0].Epoch)
 	var epochs []string
@@ -139,8 +126,15 @@ func (b *Member) names() (names []string) {
 	return slices.Compact(names)
 }
 
-// noPlace says why none of the nodes takes a session: details.nodes has the reason of each.
-func (b *Member) noPlace(nodes []*node.Node, q placement.Request) error {
+// noPlace says why none of the nodes takes a session: details.nodes has the reason of each. While this node knows no other, one that it does not know
+// yet may take it.
+func (b *Member) noPlace(nodes []*node.Node, q placement.Request, name string) error {
+	if e := b.Unsettled(); e != nil && len(b.directory.Nodes()) == 1 {
+		return e
+	}
+	if len(nodes) == 0 {
+		return protocol.InvalidParam("node", "there is no node %q", name).With("nodes", b.names())
+	}
 	why, count := map[string]string{}, map[string]int{}
 	for _, n := range nodes {
 		why[n.Name] = placement.Why(n, q)

@@ -30,12 +30,10 @@ func Grace(asked *protocol.Seconds) time.Duration { return min(Or(asked, Default
 // Command returns the timeout in force for a command that asks for d. most is the operator's maximum, 0: none. 0 is no timeout, which is above every
 // maximum.
 func Command(d, most time.Duration) time.Duration {
-	if most > 0 && (d == 0 || d > most) {
-		return most
-	} else if most == 0 {
+	if most == 0 {
 		return min(d, Longest)
 	}
-	return d
+	return Idle(d, most)
 }
 
 // Idle returns the idle timeout that a session gets which asks for d. most is the operator's maximum, 0: none.

@@ -103,11 +103,11 @@ func (c *conn) dialNode(ctx context.Context, epoch string) (*link.Conn, *protoco
 		return nil, e
 	}
 	n, known := c.relays.nodes.Find(epoch)
-	if e := c.relays.nodes.Unsettled(); !known && e != nil {
-		return nil, e
-	}
-	if !known { // its lease has run out meanwhile
-		return nil, protocol.Errorf(protocol.SessionLost, "the session's node is gone")
+	if !known {
+		if e := c.relays.nodes.Unsettled(); e != nil {
+			return nil, e
+		}
+		return nil, protocol.Errorf(protocol.SessionLost, "the session's node is gone") // its lease has run out meanwhile
 	}
 	wait := time.Second
 	if u, ok := errors.AsType[*link.UnreachableError](err); ok {
