@@ -49,6 +49,11 @@ type Nodes struct {
 	Degraded bool   `json:"degraded,omitzero"`
 }
 
+// SystemStats is the params of system.stats.
+type SystemStats struct {
+	Node string `json:"node,omitzero"`
+}
+
 // Stats is the answer of system.stats.
 type Stats struct {
 	ActiveSessions   int            `json:"active_sessions"`

@@ -77,6 +77,20 @@ func (k *call) ask(method string, epochs []string, params any, each func(data js
 	return partial
 }
 
+// askOnly sends a request of its own to one other node and returns the data of the answer.
+func (k *call) askOnly(n protocol.Node, params any) (data any, pending bool, err error) {
+	if k.c.relays == nil {
+		return nil, false, protocol.InvalidParam("node", "this is another node") // and a link leads to one node alone
+	}
+	if k.gather([]string{n.Epoch}, params, func(answer jsontext.Value) error {
+		data = answer.Clone()
+		return nil
+	}) != nil || data == nil {
+		return nil, false, protocol.Errorf(protocol.NodeUnreachable, "node %s cannot be reached", n.Node).With("node", n.Node).With("retry_after_ms", time.Second.Milliseconds())
+	}
+	return data, false, nil
+}
+
 // askNode sends one request over a link of its own and calls use with the data of the answer.
 func (c *conn) askNode(ctx context.Context, epoch string, request []byte, use func(data jsontext.Value) error) error {
 	l, fault := c.dialNode(ctx, epoch)

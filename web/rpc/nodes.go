@@ -76,8 +76,10 @@ func (k *call) checkPlace(q *protocol.SessionCreate) *protocol.Error {
 		return nil
 	}
 	self := k.c.srv.self().Node
-	if q.Node != "" && q.Node != self {
-		return protocol.InvalidParam("node", "there is no node %q", q.Node).With("nodes", []string{self})
+	if q.Node != "" {
+		if _, fault := k.c.srv.findNode(q.Node); fault != nil {
+			return fault
+		}
 	}
 	for label, want := range q.Where {
 		if label != "node" || want != self {
@@ -87,10 +89,27 @@ func (k *call) checkPlace(q *protocol.SessionCreate) *protocol.Error {
 	return nil
 }
 
+// allNodes returns all known nodes.
+func (cs *Clients) allNodes() []protocol.Node {
+	if cs.config.Cluster.Nodes == nil {
+		return []protocol.Node{cs.self()}
+	}
+	return cs.config.Cluster.Nodes.All()
+}
+
+// findNode returns the node with a name. The error is about the parameter node.
+func (cs *Clients) findNode(name string) (protocol.Node, *protocol.Error) {
+	var names []string
+	for _, n := range cs.allNodes() {
+		if n.Node == name {
+			return n, nil
+		}
+		names = append(names, n.Node)
+	}
+	return protocol.Node{}, protocol.InvalidParam("node", "there is no node %q", name).With("nodes", names)
+}
+
 func systemNodes(k *call, _ *protocol.None) (any, bool, error) {
 	nodes := k.c.srv.config.Cluster.Nodes
-	if nodes == nil {
-		return &protocol.Nodes{Nodes: []protocol.Node{k.c.srv.self()}}, false, nil
-	}
-	return &protocol.Nodes{Nodes: nodes.All(), Degraded: nodes.Degraded()}, false, nil
+	return &protocol.Nodes{Nodes: k.c.srv.allNodes(), Degraded: nodes != nil && nodes.Degraded()}, false, nil
 }

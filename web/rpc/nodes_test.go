@@ -29,6 +29,12 @@ func TestSingleNodeIsItsOnlyNode(t *testing.T) {
 	}
 
 	name := self.Str("node")
+	if stats := c.Call("system.stats", object{"node": name}); stats.Num("active_sessions") != 1 {
+		t.Errorf("%v", stats)
+	}
+	if f := c.Try("system.stats", object{"node": name + "x"}); f.Code() != string(protocol.InvalidParams) || f.Error.Details["field"] != "node" {
+		t.Errorf("%+v", f)
+	}
 	c.Call("session.create", object{"node": name, "where": object{"node": name}})
 	for _, place := range []object{{"node": name + "x"}, {"where": object{"zone": "a"}}, {"where": object{"node": name + "x"}}} {
 		f := c.Try("session.create", place)

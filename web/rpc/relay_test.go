@@ -406,6 +406,18 @@ func TestSilentNodeIsPartial(t *testing.T) {
 	if stats := other.Call("system.stats", nil); stats.Num("active_sessions") != 1 || fmt.Sprint(stats["partial"]) != "[two]" {
 		t.Errorf("%v", stats)
 	}
+	if stats := other.Call("system.stats", object{"node": "one"}); stats.Num("active_sessions") != 1 || stats["partial"] != nil {
+		t.Errorf("%v", stats)
+	}
+	if stats := other.Call("system.stats", object{"node": "gate"}); stats.Num("active_sessions") != 0 || stats["partial"] != nil {
+		t.Errorf("%v", stats)
+	}
+	if f := other.Try("system.stats", object{"node": "two"}); f.Code() != "NODE_UNREACHABLE" || f.Error.Details["node"] != "two" {
+		t.Errorf("%+v", f)
+	}
+	if f := other.Try("system.stats", object{"node": "nobody"}); f.Code() != "INVALID_PARAMS" || f.Error.Details["field"] != "node" {
+		t.Errorf("%+v", f)
+	}
 	if recordings := other.Call("recording.list", nil); fmt.Sprint(recordings["partial"]) != "[two]" {
 		t.Errorf("%v", recordings)
 	}

@@ -25,9 +25,19 @@ func systemPing(k *call, _ *protocol.None) (any, bool, error) {
 	}, false, nil
 }
 
-func systemStats(k *call, _ *protocol.None) (any, bool, error) {
+func systemStats(k *call, q *protocol.SystemStats) (any, bool, error) {
 	stats := k.c.srv.pool.Stats()
 	stats.Draining = k.c.srv.config.Drains.Draining()
+	if q.Node != "" {
+		n, fault := k.c.srv.findNode(q.Node)
+		switch {
+		case fault != nil:
+			return nil, false, fault
+		case n.Epoch == k.c.srv.pool.Epoch():
+			return &stats, false, nil
+		}
+		return k.answerLater(func() (any, bool, error) { return k.askOnly(n, struct{}{}) })
+	}
 	others := k.otherNodes("")
 	if len(others) == 0 {
 		return &stats, false, nil

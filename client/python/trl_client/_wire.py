@@ -742,6 +742,10 @@ class StreamStarted(TypedDict):
     exec_id: NotRequired[str]
 
 
+class SystemStats(TypedDict):
+    node: NotRequired[str]
+
+
 class TermAttach(TypedDict):
     term_id: str
     offset: NotRequired[int]

@@ -1078,6 +1078,11 @@ export interface StreamStarted {
   exec_id?: string;
 }
 
+export interface SystemStats {
+  /** the name of the only node of a cluster to count (all) */
+  node?: string;
+}
+
 export interface TermAttach {
   /** the terminal's id; opaque */
   term_id: string;
@@ -1477,8 +1482,8 @@ export interface Methods {
   "system.ping": { params: {}; result: Pong };
   /** Makes the server refuse new sessions, and end when the last one has ended; live sessions go on. For admins. */
   "system.drain": { params: Drain; result: Drained };
-  /** Counts sessions, commands, processes and terminals of the server. */
-  "system.stats": { params: {}; result: Stats };
+  /** Counts sessions, commands, processes and terminals: of all nodes of a cluster, or of one. */
+  "system.stats": { params: SystemStats; result: Stats };
   /** Lists the nodes of the cluster; on a single node that node alone. */
   "system.nodes": { params: {}; result: Nodes };
   /** Describes what the server can do, and its bounds. */
