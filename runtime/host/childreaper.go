@@ -178,23 +178,55 @@ func (n *childReaper) reapChild(pid int) bool {
 	return true
 }
 
-// reapOrphan reaps the zombie pid if it certainly comes from one of our sessions. It reports whether it did.
+// reapOrphan reaps the zombie pid, and perhaps others, if it certainly comes from one of our sessions. It reports
+// whether it reaped one. A session may start hundreds of processes a second that end as orphans, and leave us little of
+// the processors; so this takes few system calls for each of them, and waits for a fork only if it must.
 func (n *childReaper) reapOrphan(pid int) bool {
-	n.waitForForks()
+	if n.forkMu.TryLock() {
+		n.forkMu.Unlock() // no fork is under way
+	} else if n.reapOrphans() {
+		return true
+	} else {
+		n.waitForForks()
+	}
 	if n.child(pid) != nil {
 		return n.reapChild(pid)
 	}
-	p, ok := procfs.Read(pid)
-	if !ok || !n.host.wasOurs(pid) {
-		return false
-	}
-	if c, _ := n.host.scopeOf(pid); c != nil {
-		c.reaped.Add(1) // counted before the zombie goes: see killByWalk
-	}
-	return n.reapForeign(p)
+	return n.reapIfOrphan(pid)
 }
 
-// reapForeign reaps the zombie p. It does not reap another process that got the same pid.
+// reapOrphans reaps all orphans that have ended and certainly come from our sessions. It reports whether there were any.
+// It may be called during a fork, because the main thread's list of children has no child of ours that is new.
+func (n *childReaper) reapOrphans() (any bool) {
+	text, _ := procfs.PreadAll(n.host.orphanList, make([]byte, 4<<10))
+	for pid := range procfs.PidsIn(text) {
+		if procfs.IsZombie(pid) && n.child(pid) == nil && n.reapIfOrphan(pid) {
+			any = true
+		}
+	}
+	return any
+}
+
+// reapIfOrphan reaps the zombie pid if it certainly comes from one of our sessions. The caller knows that it is no
+// child of ours. So nobody else reaps it, and the pid cannot become that of another process before this does.
+func (n *childReaper) reapIfOrphan(pid int) bool {
+	c, ok := n.host.wasOurs(pid)
+	if !ok {
+		return false
+	}
+	if c != nil {
+		c.reaped.Add(1) // counted before the zombie goes: see killByWalk
+	}
+	var info procfs.Siginfo
+	if procfs.Waitid(unix.P_PID, pid, &info, unix.WEXITED|unix.WNOHANG) != nil || info.Pid == 0 {
+		return false
+	}
+	n.host.Metrics.ZombiesReaped.Inc()
+	return true
+}
+
+// reapForeign reaps the zombie p, which other code might have reaped. It does not reap another process that got the same
+// pid.
 func (n *childReaper) reapForeign(p procfs.Process) bool {
 	err := descriptor.WithReserve(func() error {
 		fd, err := unix.PidfdOpen(p.Pid, 0)

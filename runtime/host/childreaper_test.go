@@ -1,6 +1,7 @@
 package host
 
 import (
+	"os"
 	"os/exec"
 	"sync"
 	"syscall"
@@ -62,6 +63,34 @@ func TestOrphansAreReaped(t *testing.T) {
 		testkit.Eventually(t, "five were reaped", func() bool { return testutil.ToFloat64(h.Metrics.ZombiesReaped) >= 5 })
 		testkit.Eventually(t, "no zombie is left", func() bool { return procfs.PeekZombie() == 0 })
 	})
+}
+
+// Orphans are reaped while a fork is under way, however long it takes.
+func TestOrphansAreReapedDuringAFork(t *testing.T) {
+	eachTier(t, func(t *testing.T, h *Host) {
+		_, c := newGroup(t, h)
+		spawn(t, h, c, nil, "/bin/sh", "-c", "n=0; while [ $n -lt 50 ]; do (setsid sleep 0.01 &); n=$((n+1)); done; exec sleep 300")
+		h.childReaper.forkMu.RLock() // as a start does from its fork until the child is known
+		defer h.childReaper.forkMu.RUnlock()
+		testkit.Eventually(t, "they were reaped", func() bool { return testutil.ToFloat64(h.Metrics.ZombiesReaped) >= 50 })
+	})
+}
+
+// A zombie without a mark is an orphan of a session at once if no other code of the process makes process sessions.
+func TestUnmarkedOrphansOfAHostThatIsAlone(t *testing.T) {
+	h := testHost(t, "none")
+	marker := leave(t)
+	pid := testkit.Alive(marker)[0]
+	if _, ok := h.wasOurs(pid); ok {
+		t.Error("other code of the process may have started it")
+	}
+	h.alone = true
+	if c, ok := h.wasOurs(pid); !ok || c != nil {
+		t.Error("nobody but a session can have started it: ", c, ok)
+	}
+	if _, ok := h.wasOurs(os.Getpid()); ok {
+		t.Error("our own process session is no session's")
+	}
 }
 
 // No code waits for an orphan that an os/exec child leaves. The child reaper reaps it after a while.

@@ -48,6 +48,7 @@ type Config struct {
 	SessionUser  *confine.Account // the user that sessions run as; nil: the user of this process
 	WritableDirs []string         // sessions may write only below these directories; nil: wherever their user may
 	GatewayUser  *confine.Account // the user that the gateway runs as; nil: the user of this process
+	Alone        bool             // no other code of this process starts processes in process sessions of their own
 	Metrics      *metrics.Metrics
 	Log          zerolog.Logger
 }
@@ -55,6 +56,7 @@ type Config struct {
 // A Host owns every process below this one. A program has one Host; tests make many.
 type Host struct {
 	pid, sid    int         // of this process
+	alone       bool        // see Config
 	markBase    procfs.Mark // the upper half of every mark that this host gives out
 	startTicks  uint64      // when the first Host started, in clock ticks after boot
 	childReaper *childReaper
@@ -160,7 +162,7 @@ func NewHost(c Config) (h *Host, err error) {
 	// A change stops all threads, so this is done here, and Go does not change it by itself from here on.
 	runtime.GOMAXPROCS(max(runtime.GOMAXPROCS(0), minGOMAXPROCS))
 	h = &Host{
-		pid: self.Pid, sid: self.Sid,
+		pid: self.Pid, sid: self.Sid, alone: c.Alone,
 		markBase: procfs.Mark(c.Instance) << 32, startTicks: procfs.TicksNow(),
 		Metrics: c.Metrics, Log: c.Log,
 		signalSink: make(chan os.Signal, 1),
@@ -341,10 +343,16 @@ func (h *Host) newMarkLocked() procfs.Mark {
 	}
 }
 
-// wasOurs reports whether the process or zombie comes from one of our groups.
-func (h *Host) wasOurs(pid int) bool {
-	_, given := h.scopeOf(pid)
-	return given || h.root != nil && cgroup.Contains(pid, h.root.Path)
+// wasOurs reports whether the zombie pid certainly comes from one of our groups. c is its scope, if it is known.
+func (h *Host) wasOurs(pid int) (c *Scope, ok bool) {
+	if c, given := h.scopeOf(pid); given {
+		return c, true
+	}
+	if h.alone { // a session's process may have removed its mark
+		sid, err := unix.Getsid(pid)
+		return nil, err == nil && sid != h.sid
+	}
+	return nil, h.root != nil && cgroup.Contains(pid, h.root.Path)
 }
 
 // defaultSignals makes our children start with default dispositions although we may have been started with some signals

@@ -133,6 +133,7 @@ func Run(ctx context.Context, c Config) (code int, err error) {
 		return 1, err
 	}
 	defer k.signals.close()
+	c.Host.Alone = true
 	host, err := host.NewHost(c.Host)
 	if err != nil {
 		return 1, err
