@@ -8,7 +8,9 @@ import (
 	"os/exec"
 	"os/signal"
 	"strconv"
+	"strings"
 	"syscall"
+	"testing"
 )
 
 // actListener turns the test binary into a program that listens on a port, if a command of ListenCommand runs it: "listen" listens; "http"
@@ -70,7 +72,23 @@ func PrintedPort(output string) (port int) {
 	return port
 }
 
-// PortIsFree says whether nobody listens on this port.
+// SomebodyListens says whether a process listens on this port of 127.0.0.1. Unlike PortIsFree it does not count a connection whose own end got the port by chance.
+func SomebodyListens(t testing.TB, port int) bool {
+	t.Helper()
+	table, err := os.ReadFile("/proc/net/tcp")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for line := range strings.Lines(string(table)) { // sl local_address rem_address st …; a listener's st is 0A
+		f := strings.Fields(line)
+		if len(f) > 3 && f[1] == fmt.Sprintf("0100007F:%04X", port) && f[3] == "0A" {
+			return true
+		}
+	}
+	return false
+}
+
+// PortIsFree says whether this port can be listened on.
 func PortIsFree(port int) bool {
 	l, err := net.Listen("tcp", net.JoinHostPort("127.0.0.1", strconv.Itoa(port)))
 	if err != nil {
