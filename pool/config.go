@@ -86,5 +86,5 @@ func (p *Pool) Configure(c Config) {
 	c.BaseEnv, c.Epoch, c.MaxOfPrincipal, c.OnEnd, c.Record = before.BaseEnv, before.Epoch, before.MaxOfPrincipal, before.OnEnd, before.Record
 	p.config.Store(newEffectiveConfig(c))
 	p.requestKeys.SetMax(c.MaxKeys)
-	p.warm.Wake()
+	p.warm.Reset()
 }

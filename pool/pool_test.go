@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -18,6 +19,7 @@ import (
 	"trl/internal/testkit"
 	"trl/metrics"
 	"trl/pool/ids"
+	"trl/pool/warm"
 	"trl/protocol"
 	"trl/runtime/host"
 	"trl/runtime/own"
@@ -350,6 +352,45 @@ func TestNoHalfCreatedSession(t *testing.T) {
 	if again.ID() != r.List(me, &protocol.SessionList{})[0].SessionID {
 		t.Error("the key made another")
 	}
+}
+
+// Warm shells are of the kinds of the last sessions.
+func TestWarmShellsOfTheKindsThatAreAskedFor(t *testing.T) {
+	broken := filepath.Join(t.TempDir(), "bash")
+	if err := os.WriteFile(broken, []byte("#!/no/such/interpreter\n"), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	r := newRig(t, Config{WarmShells: 2, MaxSessions: 100, DefaultShell: "/bin/sh", Shells: []string{"/bin/sh", "/bin/bash", broken}})
+	ready := func(kinds ...string) (found []*warm.Shell) {
+		t.Helper()
+		testkit.Eventually(t, fmt.Sprint(kinds, " are ready"), func() bool {
+			found = r.warm.Ready()
+			paths := []string{}
+			for _, ws := range found {
+				paths = append(paths, ws.Path)
+			}
+			slices.Sort(paths)
+			return slices.Equal(paths, kinds)
+		})
+		return found
+	}
+	ready("/bin/sh", "/bin/sh")
+	r.create(protocol.SessionCreate{Shell: "/bin/bash"})
+	for _, ws := range ready("/bin/bash", "/bin/sh") {
+		if s := r.create(protocol.SessionCreate{Shell: ws.Path}); s.ID() != ws.ID {
+			t.Errorf("not the warm %s", ws.Path)
+		}
+	}
+	for range 2 {
+		want(t, r.create(protocol.SessionCreate{Shell: "/bin/bash"}), "echo ${BASH##*/}", "bash\n")
+	}
+	ready("/bin/bash", "/bin/bash")
+	if s, err := r.Create(t.Context(), me, &protocol.SessionCreate{Shell: broken}); err == nil {
+		t.Fatal("a broken shell: ", s)
+	}
+	ready("/bin/bash", "/bin/sh") // the broken kind does not keep a place
+	r.Configure(Config{WarmShells: 2, MaxSessions: 100, DefaultShell: "/bin/sh", Shells: []string{"/bin/sh"}})
+	ready("/bin/sh", "/bin/sh")
 }
 
 func TestWarmShells(t *testing.T) {

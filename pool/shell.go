@@ -93,7 +93,7 @@ func (p *Pool) environ(id string, t sessionSpec) []string {
 	return shells.Environ(p.config.Load().BaseEnv, id, t.shell, t.env)
 }
 
-// newWarmShells makes the set of warm shells, which are of the default kind and in the default directory.
+// newWarmShells makes the set of warm shells, which are in the default directory.
 func (p *Pool) newWarmShells() *warm.Shells {
 	return warm.New(warm.Config{
 		Want: func() (int, string, error) {

@@ -115,7 +115,7 @@ func (s *Settings) Define(f *pflag.FlagSet) {
 	f.StringVar(&s.Pool.DefaultDir, "default-dir", defaultDir(), "where sessions start")
 	f.StringVar(&s.Pool.DefaultShell, "default-shell", "/bin/sh", "shell of a session that names none")
 	f.StringSliceVar(&s.Pool.Shells, "shells", nil, "shells that sessions may use (default sh,bash,dash,zsh,ash,busybox if present)")
-	f.IntVar(&s.Pool.WarmShells, "warm", 4, "how many shells to start in advance")
+	f.IntVar(&s.Pool.WarmShells, "warm", 4, "how many shells to start in advance, of the kinds of the last sessions")
 	f.IntVar(&s.Pool.RingBytes, "ring-bytes", 1<<20, "how much output of each stream to keep")
 	f.IntVar(&s.Pool.MaxOutput, "max-output-bytes", 64<<20, "largest max_output_bytes that a request may ask for")
 	f.DurationVar(&s.Pool.DefaultTimeout, "default-timeout", 0, "timeout of commands in sessions that set none; 0: none")

@@ -1,4 +1,5 @@
-// Package warm keeps shells that are started in advance and belong to no session yet.
+// Package warm keeps shells that are started in advance and belong to no session yet. Their kinds are those of the last sessions that were asked for: of n
+// shells, each is of the kind of one of the last n sessions, and of the default kind while there have been fewer.
 package warm
 
 import (
@@ -20,11 +21,11 @@ const (
 	refillRetry = time.Second
 )
 
-// Shell is a shell of the default kind that waits for its session. It has the session's id in its environment.
+// Shell is a shell that waits for its session. It has the session's id in its environment.
 type Shell struct {
 	*shell.Shell
 	ID    string
-	Path  string
+	Path  string        // its kind
 	taken chan struct{} // closed when it has left Shells
 }
 
@@ -39,7 +40,7 @@ func (ws *Shell) End() error {
 
 // Config is what warm shells are made with.
 type Config struct {
-	Want  func() (n int, path string, err error) // how many there shall be now, and the path of the default shell
+	Want  func() (n int, path string, err error) // how many there shall be now, and the path of the usual shell
 	NewID func() string                          // makes a session's id
 	Open  func(ctx context.Context, id, path string) (*shell.Shell, error)
 	Log   zerolog.Logger
@@ -56,6 +57,8 @@ type Shells struct {
 	shells    []*Shell  // ready, oldest first
 	opening   string    // the id of the shell that is being started
 	taken     []*Shell  // given out by Take, and not settled yet
+	asked     []string  // the kinds of the last sessions, the newest first; as many as there shall be shells
+	size      int       // how many shells there shall be, as Want said last
 	takenAt   time.Time // when a shell was last asked for
 	evictedAt time.Time // when a shell last had to make room
 	closed    bool
@@ -81,19 +84,20 @@ func (w *Shells) Run() {
 		case <-timer.C:
 		}
 		n, path, err := w.Want()
-		if err == nil {
+		next, wait := w.due(n, path)
+		if wait <= 0 && err == nil {
 			w.endSurplus(n, path)
 		}
-		wait := w.due(n)
 		if wait < 0 {
 			continue // there are enough: Take wakes us
 		}
 		if wait == 0 {
 			if err == nil {
-				err = w.add(path)
+				err = w.add(next)
 			}
 			if err != nil {
-				w.Log.Warn().Err(err).Msg("warm shell not started")
+				w.Log.Warn().Err(err).Str("shell", next).Msg("warm shell not started")
+				w.forget(next)
 				wait = refillRetry
 			}
 		}
@@ -101,29 +105,51 @@ func (w *Shells) Run() {
 	}
 }
 
-// due returns how long to wait before the next shell is started; it is negative if there are n shells.
-func (w *Shells) due(n int) time.Duration {
+// due returns of which kind the next shell shall be, and how long to wait before it is started; the time is negative if there are enough.
+func (w *Shells) due(n int, usual string) (next string, wait time.Duration) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	switch {
-	case w.closed || len(w.shells) >= n:
-		return -1
-	case time.Since(w.evictedAt) < refillRetry:
-		return refillRetry - time.Since(w.evictedAt)
-	case len(w.shells) == 0:
-		return 0
+	w.size = n
+	w.asked = w.asked[:min(n, len(w.asked))]
+	missing := w.wantedLocked(n, usual)
+	for _, ws := range w.shells {
+		if i := slices.Index(missing, ws.Path); i >= 0 {
+			missing = slices.Delete(missing, i, i+1)
+		}
 	}
-	return max(0, refillQuiet-time.Since(w.takenAt))
+	if w.closed || len(missing) == 0 {
+		return "", -1
+	}
+	next = missing[0]
+	switch {
+	case time.Since(w.evictedAt) < refillRetry:
+		return next, refillRetry - time.Since(w.evictedAt)
+	case !slices.ContainsFunc(w.shells, func(ws *Shell) bool { return ws.Path == next }):
+		return next, 0
+	}
+	return next, max(0, refillQuiet-time.Since(w.takenAt))
 }
 
-// endSurplus ends the shells beyond n, and those of another path, since the settings have changed.
-func (w *Shells) endSurplus(n int, path string) {
+// wantedLocked returns the kinds of n shells: those that were asked for last, the newest first, and then the usual one. mu is held.
+func (w *Shells) wantedLocked(n int, usual string) []string {
+	return append(slices.Clone(w.asked[:min(n, len(w.asked))]), slices.Repeat([]string{usual}, max(0, n-len(w.asked)))...)
+}
+
+// forget no longer counts a kind among those that were asked for, since its shells do not start.
+func (w *Shells) forget(path string) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.asked = slices.DeleteFunc(w.asked, func(asked string) bool { return asked == path })
+}
+
+// endSurplus ends the shells that are not wanted any more.
+func (w *Shells) endSurplus(n int, usual string) {
 	var surplus []*Shell
 	w.mu.Lock()
-	fit := 0
+	wanted := w.wantedLocked(n, usual)
 	w.shells = slices.DeleteFunc(w.shells, func(ws *Shell) bool {
-		if ws.Path == path && fit < n {
-			fit++
+		if i := slices.Index(wanted, ws.Path); i >= 0 {
+			wanted = slices.Delete(wanted, i, i+1)
 			return false
 		}
 		surplus = append(surplus, ws)
@@ -186,18 +212,21 @@ func (w *Shells) watch(ws *Shell, taken <-chan struct{}) {
 	}
 }
 
-// Take returns the oldest shell, if it is one of this path, or nil. The caller owns it, and calls Settle when its session is in the pool's tables, or
+// Take returns the oldest shell of this kind, or nil if there is none. The caller owns it, and calls Settle when its session is in the pool's tables, or
 // was not made. Contains knows the shell until then.
 func (w *Shells) Take(path string) *Shell {
 	defer w.Wake()
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	w.takenAt = time.Now()
-	if len(w.shells) == 0 || w.shells[0].Path != path {
+	w.asked = slices.Insert(w.asked, 0, path)
+	w.asked = w.asked[:min(w.size, len(w.asked))]
+	i := slices.IndexFunc(w.shells, func(ws *Shell) bool { return ws.Path == path })
+	if i < 0 {
 		return nil
 	}
-	w.taken = append(w.taken, w.shells[0])
-	return w.popLocked()
+	w.taken = append(w.taken, w.shells[i])
+	return w.removeLocked(i)
 }
 
 // Settle is called after Take; ws may be nil. A shell that was not used waits for the next session.
@@ -219,9 +248,9 @@ func (w *Shells) Settle(ws *Shell, used bool) {
 	}
 }
 
-func (w *Shells) popLocked() *Shell {
-	ws := w.shells[0]
-	w.shells = slices.Delete(w.shells, 0, 1)
+func (w *Shells) removeLocked(i int) *Shell {
+	ws := w.shells[i]
+	w.shells = slices.Delete(w.shells, i, i+1)
 	close(ws.taken)
 	return ws
 }
@@ -233,12 +262,20 @@ func (w *Shells) Evict() bool {
 		w.mu.Unlock()
 		return false
 	}
-	ws := w.popLocked()
+	ws := w.removeLocked(0)
 	w.evictedAt = time.Now()
 	w.mu.Unlock()
 	_ = ws.End()
 	w.Wake()
 	return true
+}
+
+// Reset makes Run look at Want again, since the settings have changed, and begins anew to learn which kinds are asked for.
+func (w *Shells) Reset() {
+	w.mu.Lock()
+	w.asked = nil
+	w.mu.Unlock()
+	w.Wake()
 }
 
 // Wake makes Run look at Want again.
