@@ -96,7 +96,7 @@ func (w *Shells) Run() {
 				err = w.add(next)
 			}
 			if err != nil {
-				w.Log.Warn().Err(err).Str("shell", next).Msg("warm shell not started")
+				w.Log.Warn().Err(err).Msg("warm shell not started")
 				w.forget(next)
 				wait = refillRetry
 			}
