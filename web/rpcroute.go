@@ -28,7 +28,7 @@ func (s *Server) serveRPC(w http.ResponseWriter, r *http.Request) {
 			s.auditRefusal(r, "token")
 		}
 		status, words := no.Answer(w.Header())
-		rpc.RefuseHTTP(w, status, protocol.Errorf(no.Code(), "%s", words))
+		rpc.RefuseHTTP(w, status, no.Fault(words))
 		return
 	}
 	s.answerRPC(w, r, g, r.RemoteAddr)

@@ -142,7 +142,9 @@ func New(cfg Config, p *pool.Pool, m *metrics.Metrics, g prometheus.Gatherer, lo
 	s.live.Store(cfg.liveConfig())
 	s.auth = auth.New(auth.Config{
 		None: cfg.AuthNone, Tokens: cfg.Tokens, JWT: cfg.JWT, OIDC: cfg.OIDC, ClientCerts: cfg.ClientCerts, LoginsFile: cfg.LoginsFile, Refused: s.auditRefusal,
-		GuestElsewhere: func(ctx context.Context, token string) *auth.Grant { return s.clients.GuestElsewhere(ctx, token) },
+		GuestElsewhere: func(ctx context.Context, token string) (*auth.Grant, *protocol.Error) {
+			return s.clients.GuestElsewhere(ctx, token)
+		},
 	}, p, m, log)
 	s.clients = rpc.New(rpc.Config{
 		MaxInFlight: cfg.MaxInFlight, MaxConns: cfg.MaxConns, MaxConnsOfPrincipal: cfg.MaxConnsOfPrincipal, MaxGuests: cfg.MaxGuests,

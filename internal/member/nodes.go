@@ -13,6 +13,7 @@ import (
 	"trl/cluster/placement"
 	"trl/pool/claims"
 	"trl/protocol"
+	"trl/web/rpc"
 )
 
 // retryAfter is when a client may ask the directory again.
@@ -45,13 +46,17 @@ func (b *Member) All() (all []protocol.Node) {
 	return all
 }
 
-// Find returns the node with an epoch.
-func (b *Member) Find(epoch string) (protocol.Node, bool) {
+// Find returns the node with an epoch, and what is known of it.
+func (b *Member) Find(epoch string) (protocol.Node, rpc.Standing) {
+	settled := b.directory.Settled() // asked first: a node that was heard in between is known
 	n, ok := b.directory.Node(epoch)
-	if !ok {
-		return protocol.Node{}, false
+	switch {
+	case ok:
+		return b.toProtocol(n), rpc.NodeKnown
+	case settled:
+		return protocol.Node{}, rpc.NodeGone
 	}
-	return b.toProtocol(n), true
+	return protocol.Node{}, rpc.NodeMayLive
 }
 
 func (b *Member) toProtocol(n *node.Node) protocol.Node {
@@ -83,21 +88,13 @@ func (b *Member) known(c directory.Claim, found bool, err error) (string, error)
 	if !found {
 		return "", nil
 	}
-	if _, ok := b.directory.Node(c.Epoch); !ok {
-		if e := b.Unsettled(); e != nil {
-			return "", e
-		}
-		return "", nil
+	switch _, standing := b.Find(c.Epoch); standing {
+	case rpc.NodeKnown:
+		return c.Session, nil
+	case rpc.NodeMayLive:
+		return "", rpc.UnknownYet()
 	}
-	return c.Session, nil
-}
-
-// Unsettled returns the error for a request about a node that is not known, while it may live all the same.
-func (b *Member) Unsettled() *protocol.Error {
-	if b.directory.Settled() {
-		return nil
-	}
-	return protocol.Errorf(protocol.NodeUnreachable, "this node does not know all others yet").With("retry_after_ms", retryAfter.Milliseconds())
+	return "", nil
 }
 
 // Place returns the epochs of the nodes to ask for a new session, the best one first.
@@ -129,8 +126,8 @@ func (b *Member) names() (names []string) {
 // noPlace says why none of the nodes takes a session: details.nodes has the reason of each. While this node knows no other, one that it does not know
 // yet may take it.
 func (b *Member) noPlace(nodes []*node.Node, q placement.Request, name string) error {
-	if e := b.Unsettled(); e != nil && len(b.directory.Nodes()) == 1 {
-		return e
+	if len(b.directory.Nodes()) == 1 && !b.directory.Settled() {
+		return rpc.UnknownYet()
 	}
 	if len(nodes) == 0 {
 		return protocol.InvalidParam("node", "there is no node %q", name).With("nodes", b.names())

@@ -17,6 +17,8 @@ type Denial struct {
 	method     method
 	outcome    Outcome
 	retryAfter time.Duration // when the client may try again, if it was throttled
+
+	fault *protocol.Error // why the node that could check it cannot be asked now; nil: another reason
 }
 
 // refusalLog bounds how many denials are logged: ten at once, then one a second, which says how many were left out.
@@ -93,20 +95,29 @@ func (d *Denial) Answer(h http.Header) (status int, words string) {
 		h.Set("Retry-After", strconv.Itoa(1+int(d.retryAfter.Seconds())))
 		return http.StatusTooManyRequests, "too many wrong tokens came from this address"
 	case unavailable:
+		if d.fault != nil {
+			h.Set("Retry-After", strconv.Itoa(nodeRetry))
+			return http.StatusServiceUnavailable, d.fault.Message
+		}
 		return http.StatusServiceUnavailable, "tokens of this kind cannot be checked at the moment"
 	}
 	return http.StatusUnauthorized, "this token is not valid"
 }
 
-// Code returns the code of the answer.
-func (d *Denial) Code() protocol.Code {
-	switch d.outcome {
-	case throttled:
-		return protocol.RateLimited
-	case unavailable:
-		return protocol.InternalError
+// nodeRetry is after how many seconds a guest whose node cannot be asked may try again.
+const nodeRetry = 2
+
+// Fault returns the answer as an error of the protocol. words is the text of the answer.
+func (d *Denial) Fault(words string) *protocol.Error {
+	switch {
+	case d.fault != nil:
+		return d.fault
+	case d.outcome == throttled:
+		return protocol.Errorf(protocol.RateLimited, "%s", words)
+	case d.outcome == unavailable:
+		return protocol.Errorf(protocol.InternalError, "%s", words)
 	}
-	return protocol.AuthFailed
+	return protocol.Errorf(protocol.AuthFailed, "%s", words)
 }
 
 // Refuse answers a request with a status and a reason.

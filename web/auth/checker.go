@@ -14,6 +14,7 @@ import (
 
 	"trl/metrics"
 	"trl/pool"
+	"trl/protocol"
 	"trl/web/listen"
 )
 
@@ -28,8 +29,9 @@ type Config struct {
 
 	Refused func(r *http.Request, why string) // called for each request with a wrong credential
 
-	// GuestElsewhere returns the grant of a share link of another node, or nil. It asks that node. nil: there is no other node.
-	GuestElsewhere func(ctx context.Context, token string) *Grant
+	// GuestElsewhere returns the grant of a share link of another node, or nil. It asks that node; the error says that this is not possible now. nil: there
+	// is no other node.
+	GuestElsewhere func(ctx context.Context, token string) (*Grant, *protocol.Error)
 }
 
 // Checker finds out who sends a request. Call Open before the first request and Close after the last one.

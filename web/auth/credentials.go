@@ -61,7 +61,7 @@ const (
 	Unknown             Outcome = "unknown"     // wrong, used up or revoked
 	expired             Outcome = "expired"     // it was valid once
 	throttled           Outcome = "throttled"   // not checked, because too many wrong ones came from that address
-	unavailable         Outcome = "unavailable" // it could not be checked: an identity provider does not answer
+	unavailable         Outcome = "unavailable" // it could not be checked: an identity provider, or the node of a share link, does not answer
 )
 
 var outcomes = []Outcome{Accepted, missing, malformedCredential, Unknown, expired, throttled, unavailable}

@@ -18,7 +18,12 @@ func (c *Checker) Authorize(r *http.Request) (*Grant, *Denial) {
 	}
 	g, why := c.guest(token) // also while the address is slowed down, because nobody can guess a link
 	if why == Unknown && c.c.GuestElsewhere != nil && c.wrongCredentials.wait(ClientAddr(r), time.Now()) == 0 {
-		if far := c.c.GuestElsewhere(r.Context(), token); far != nil {
+		far, fault := c.c.GuestElsewhere(r.Context(), token)
+		if fault != nil {
+			c.m.Auth.WithLabelValues(string(byShare), string(unavailable)).Inc()
+			return nil, &Denial{method: byShare, outcome: unavailable, fault: fault}
+		}
+		if far != nil {
 			g, why = far, Accepted
 		}
 	}

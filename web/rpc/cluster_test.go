@@ -25,6 +25,7 @@ type testCluster struct {
 	nodes []*testNode
 	place []string // guarded by mu; names of the nodes to ask for a new session
 	down  error    // guarded by mu; what the directory answers; nil: it works
+	fresh bool     // guarded by mu; nodes that are not known may live
 	mu    sync.Mutex
 }
 
@@ -162,11 +163,16 @@ func (n *testNode) find(epoch string) *testNode {
 	return nil
 }
 
-func (n nodesOf) Find(epoch string) (protocol.Node, bool) {
+func (n nodesOf) Find(epoch string) (protocol.Node, Standing) {
 	if other := n.find(epoch); other != nil {
-		return other.describe(), true
+		return other.describe(), NodeKnown
 	}
-	return protocol.Node{}, false
+	n.cluster.mu.Lock()
+	defer n.cluster.mu.Unlock()
+	if n.cluster.fresh {
+		return protocol.Node{}, NodeMayLive
+	}
+	return protocol.Node{}, NodeGone
 }
 
 func (n nodesOf) Dial(ctx context.Context, epoch string, h *link.Hello) (*link.Conn, error) {
@@ -218,8 +224,6 @@ func (n nodesOf) Presence(context.Context, string) (epochs []string) {
 	}
 	return epochs
 }
-
-func (n nodesOf) Unsettled() *protocol.Error { return nil }
 
 func (n nodesOf) Degraded() bool { return n.cluster.fault() != nil }
 

@@ -50,8 +50,8 @@ func (k *call) ask(method string, epochs []string, params any, each func(data js
 	var asking sync.WaitGroup
 	var mu sync.Mutex // held while each is called
 	for _, epoch := range epochs {
-		n, known := c.relays.nodes.Find(epoch)
-		if !known {
+		n, standing := c.relays.nodes.Find(epoch)
+		if standing != NodeKnown {
 			continue
 		}
 		asking.Go(func() { // asks one node; ends with ctx; waited for below

@@ -13,6 +13,7 @@ import (
 	"trl/internal/testkit"
 	"trl/internal/testkit/gateway"
 	"trl/pool"
+	"trl/protocol"
 	"trl/web/audit"
 	"trl/web/auth"
 	"trl/web/listen"
@@ -72,7 +73,9 @@ func startNode(t testing.TB, tune func(*pool.Config), change ...func(*config)) *
 	for _, f := range change {
 		f(&cfg)
 	}
-	checker := auth.New(auth.Config{None: cfg.AuthNone, Tokens: cfg.Tokens, Refused: func(*http.Request, string) {}, GuestElsewhere: func(ctx context.Context, token string) *auth.Grant { return g.clients.GuestElsewhere(ctx, token) }}, g.Pool, g.Metrics, g.Logger)
+	checker := auth.New(auth.Config{None: cfg.AuthNone, Tokens: cfg.Tokens, Refused: func(*http.Request, string) {}, GuestElsewhere: func(ctx context.Context, token string) (*auth.Grant, *protocol.Error) {
+		return g.clients.GuestElsewhere(ctx, token)
+	}}, g.Pool, g.Metrics, g.Logger)
 	if err := checker.Open(); err != nil {
 		t.Fatal(err)
 	}

@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"context"
 	"os"
+	"time"
 
 	"trl/cluster/link"
 	"trl/protocol"
@@ -16,12 +17,8 @@ type Nodes interface {
 	Self() protocol.Node
 	// All returns all known nodes by name, this one among them. It does not wait.
 	All() []protocol.Node
-	// Find returns the node with an epoch. A node is known until its lease has run out; while the directory is degraded, nodes stay known. It does not
-	// wait.
-	Find(epoch string) (n protocol.Node, known bool)
-	// Unsettled returns the error for a request about a node that Find does not know, while it may live all the same: this node has just started, or was
-	// cut off from the directory. nil: what Find does not know is gone. It does not wait.
-	Unsettled() *protocol.Error
+	// Find returns the node with an epoch, and whether it is known, gone, or may live although it is not known. It does not wait.
+	Find(epoch string) (protocol.Node, Standing)
 	// Dial makes a link to a known node, for the client that h describes. ctx bounds only the dialling. The link ends with its Close, and at the latest
 	// with the gateway. The error is a *link.UnreachableError, or a *protocol.Error for the client; any other error counts as unreachable.
 	Dial(ctx context.Context, epoch string, h *link.Hello) (*link.Conn, error)
@@ -41,6 +38,27 @@ type Nodes interface {
 	// Degraded reports whether the directory does not work now. It does not wait.
 	Degraded() bool
 }
+
+// Standing is what a gateway knows of the node with an epoch.
+type Standing int
+
+const (
+	// NodeGone means that no node has this epoch, or that its lease has run out.
+	NodeGone Standing = iota
+	// NodeMayLive means that the gateway does not know all nodes yet, because it has just started or was cut off from the directory. Requests about such a
+	// node fail with UnknownYet.
+	NodeMayLive
+	// NodeKnown means that the node's lease runs. While the directory is degraded, known nodes stay known.
+	NodeKnown
+)
+
+// UnknownYet returns the error for a request about a node that may live although this one does not know it.
+func UnknownYet() *protocol.Error {
+	return protocol.Errorf(protocol.NodeUnreachable, "this node does not know all others yet").With("retry_after_ms", unknownYetRetry.Milliseconds())
+}
+
+// unknownYetRetry is when a client may try again after UnknownYet. Nodes write their entries every 5 s, and a new node asks for them at once.
+const unknownYetRetry = time.Second
 
 // Cluster says which node this gateway is.
 type Cluster struct {

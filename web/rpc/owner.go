@@ -2,6 +2,7 @@ package rpc
 
 import (
 	"context"
+	"errors"
 	"time"
 
 	"github.com/go-json-experiment/json"
@@ -65,32 +66,43 @@ func (cs *Clients) grantOf(h *link.Hello) (*auth.Grant, error) {
 // guestTimeout bounds the question of GuestElsewhere.
 const guestTimeout = 5 * time.Second
 
-// GuestElsewhere returns the grant of a share link of another node, or nil if there is none. The node tells what the link allows.
-func (cs *Clients) GuestElsewhere(ctx context.Context, token string) *auth.Grant {
+// GuestElsewhere returns the grant of a share link of another node, or nil if there is none. The node tells what the link allows. The error says that the
+// node cannot be asked now.
+func (cs *Clients) GuestElsewhere(ctx context.Context, token string) (*auth.Grant, *protocol.Error) {
 	nodes := cs.config.Cluster.Nodes
 	epoch, ok := share.EpochOf(token)
 	if nodes == nil || !ok || epoch == cs.pool.Epoch() {
-		return nil
+		return nil, nil
 	}
-	if _, known := nodes.Find(epoch); !known {
-		return nil
+	n, standing := nodes.Find(epoch)
+	switch standing {
+	case NodeMayLive:
+		return nil, UnknownYet()
+	case NodeGone:
+		return nil, nil
 	}
 	ctx, cancel := context.WithTimeout(ctx, guestTimeout)
 	defer cancel()
-	l, err := nodes.Dial(ctx, epoch, &link.Hello{Principal: "guest", Role: string(auth.Viewer), Share: token, Transport: transport.WebSocketName})
-	if err != nil {
-		cs.log.Debug().Err(err).Msg("share link of another node refused")
-		return nil
+	l, fault := cs.dialNode(ctx, epoch, &link.Hello{Principal: "guest", Role: string(auth.Viewer), Share: token, Transport: transport.WebSocketName})
+	if fault != nil {
+		cs.log.Debug().Err(fault).Msg("share link of another node refused")
+		if fault.Code == protocol.NodeUnreachable {
+			return nil, fault
+		}
+		return nil, nil
 	}
 	defer l.Drop()
 	defer context.AfterFunc(ctx, l.Drop)()
 	var can protocol.Capabilities
 	data, err := ask(l, []byte(`{"id":0,"method":"system.capabilities"}`))
+	if _, answered := errors.AsType[*protocol.Error](err); err != nil && !answered { // the link broke
+		return nil, unreachable(n.Node, time.Second)
+	}
 	if err != nil || json.Unmarshal(data, &can) != nil || can.Principal.Share == nil {
-		return nil
+		return nil, nil
 	}
 	return &auth.Grant{
 		Principal: auth.Principal{Subject: can.Principal.Subject, Role: auth.Role(can.Principal.Role)},
 		Elsewhere: &auth.Elsewhere{Epoch: epoch, Token: token, ShareID: can.Principal.Share.ShareID},
-	}
+	}, nil
 }

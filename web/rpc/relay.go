@@ -89,32 +89,43 @@ func (c *conn) hello() (*link.Hello, *protocol.Error) {
 	return h, nil
 }
 
-// dialNode makes a link to a node. The error is for the client.
+// dialNode makes a link to a node, for the client of the connection.
 func (c *conn) dialNode(ctx context.Context, epoch string) (*link.Conn, *protocol.Error) {
 	h, e := c.hello()
 	if e != nil {
 		return nil, e
 	}
-	l, err := c.relays.nodes.Dial(ctx, epoch, h)
+	return c.srv.dialNode(ctx, epoch, h)
+}
+
+// dialNode makes a link to a node, for the client that h describes. The error is for the client.
+func (cs *Clients) dialNode(ctx context.Context, epoch string, h *link.Hello) (*link.Conn, *protocol.Error) {
+	nodes := cs.config.Cluster.Nodes
+	l, err := nodes.Dial(ctx, epoch, h)
 	if err == nil {
 		return l, nil
 	}
 	if e, ok := errors.AsType[*protocol.Error](err); ok {
 		return nil, e
 	}
-	n, known := c.relays.nodes.Find(epoch)
-	if !known {
-		if e := c.relays.nodes.Unsettled(); e != nil {
-			return nil, e
-		}
-		return nil, protocol.Errorf(protocol.SessionLost, "the session's node is gone") // its lease has run out meanwhile
+	n, standing := nodes.Find(epoch)
+	switch standing {
+	case NodeMayLive:
+		return nil, UnknownYet()
+	case NodeGone: // its lease has run out meanwhile
+		return nil, protocol.Errorf(protocol.SessionLost, "the session's node is gone")
 	}
 	wait := time.Second
 	if u, ok := errors.AsType[*link.UnreachableError](err); ok {
 		wait = max(u.RetryAfter, 100*time.Millisecond)
 	}
-	c.log.Warn().Err(err).Str("node", n.Node).Msg("node cannot be reached")
-	return nil, protocol.Errorf(protocol.NodeUnreachable, "node %s cannot be reached", n.Node).With("node", n.Node).With("retry_after_ms", wait.Milliseconds())
+	cs.log.Debug().Err(err).Str("node", n.Node).Str("conn", h.LogPrefix).Msg("node cannot be reached")
+	return nil, unreachable(n.Node, wait)
+}
+
+// unreachable is the error for a request to a node that cannot be reached.
+func unreachable(node string, wait time.Duration) *protocol.Error {
+	return protocol.Errorf(protocol.NodeUnreachable, "node %s cannot be reached", node).With("node", node).With("retry_after_ms", wait.Milliseconds())
 }
 
 // run is the relay's life.

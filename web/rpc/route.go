@@ -103,13 +103,13 @@ func (k *call) route(h handler) (any, bool, error) {
 		if ok && kind == 'r' && epoch != c.relays.self && !c.relays.isOther(epoch) {
 			return k.routeOldRecording(h)
 		}
-		if !ok || t.SessionID != "" && t.Session != "" {
+		if !ok || epoch == c.relays.self || t.SessionID != "" && t.Session != "" {
 			return h.call.run(k, k.params)
 		}
-		if !c.relays.isOther(epoch) {
-			if e := c.relays.nodes.Unsettled(); e != nil && epoch != c.relays.self {
-				return nil, false, e
-			}
+		switch c.relays.find(epoch) {
+		case NodeMayLive:
+			return nil, false, UnknownYet()
+		case NodeGone:
 			return h.call.run(k, k.params)
 		}
 		if e := k.checkRelayedHTTP(&t); e != nil {
@@ -194,14 +194,14 @@ func (k *call) routeGuest(h handler, epoch string) (any, bool, error) {
 	return k.sendTo(epoch, k.msg)
 }
 
-// isOther reports whether an epoch is that of another node that is known.
-func (rs *relays) isOther(epoch string) bool {
-	if epoch == rs.self {
-		return false
-	}
-	_, known := rs.nodes.Find(epoch)
-	return known
+// find returns what is known of another node.
+func (rs *relays) find(epoch string) Standing {
+	_, standing := rs.nodes.Find(epoch)
+	return standing
 }
+
+// isOther reports whether an epoch is that of another node that is known.
+func (rs *relays) isOther(epoch string) bool { return epoch != rs.self && rs.find(epoch) == NodeKnown }
 
 // maxNames is how many names of sessions of other nodes a connection remembers.
 const maxNames = 1024
@@ -390,33 +390,25 @@ func (k *call) routeCreate(h handler, t target) (any, bool, error) {
 // findOrPlace is the second half of routeCreate. It waits for the directory.
 func (k *call) findOrPlace() (any, bool, error) {
 	c, rm := k.c, k.remote
-	subject, nodes := c.principal.Subject, c.relays.nodes
-	for _, find := range []func() (string, error){
-		func() (string, error) {
-			if rm.target.RequestKey == "" {
-				return "", nil
-			}
-			return nodes.FindKey(c.ctx, subject, rm.target.RequestKey)
-		},
-		func() (string, error) {
-			if rm.target.Name == "" {
-				return "", nil
-			}
-			return k.findName(rm.target.Name)
-		},
-	} {
-		session, err := find()
-		if err != nil {
-			return nil, false, err
+	var session string
+	var err error
+	if rm.target.RequestKey != "" {
+		session, err = c.relays.nodes.FindKey(c.ctx, c.principal.Subject, rm.target.RequestKey)
+	}
+	if err == nil && session == "" && rm.target.Name != "" {
+		session, err = k.findName(rm.target.Name)
+	}
+	if err != nil {
+		return nil, false, err
+	}
+	switch epoch, ok := ids.EpochOf('s', session); {
+	case ok && c.relays.isOther(epoch):
+		if rm.name != "" {
+			c.relays.noteName(c, rm.name, epoch)
 		}
-		if epoch, ok := ids.EpochOf('s', session); ok && c.relays.isOther(epoch) {
-			if rm.name != "" {
-				c.relays.noteName(c, rm.name, epoch)
-			}
-			return k.sendTo(epoch, rm.msg)
-		} else if ok && epoch == c.relays.self {
-			return k.here()
-		}
+		return k.sendTo(epoch, rm.msg)
+	case ok && epoch == c.relays.self:
+		return k.here()
 	}
 	return k.place()
 }

@@ -6,6 +6,8 @@ import (
 	"testing"
 
 	"github.com/coder/websocket"
+
+	"trl/internal/testkit"
 )
 
 // TestRelayedNamesKeepTheirOrder: requests that follow a create, a rename or a destroy at once see its effect, as on one node.
@@ -75,6 +77,55 @@ func TestGuestOfAnotherNode(t *testing.T) {
 	o := &websocket.DialOptions{Subprotocols: []string{"trl.v1"}, HTTPHeader: http.Header{"Authorization": {"Bearer " + link.Str("token")}}}
 	if _, resp, err := gate.DialWith(o); err == nil || resp.StatusCode != http.StatusUnauthorized {
 		t.Errorf("a revoked link opens a connection: %v", err)
+	}
+}
+
+// TestGuestOfUnreachableNode: while a gateway cannot ask the node of a share link, because it does not know all nodes yet or cannot reach that one, the
+// guest is told to try again, and the link is no wrong credential.
+func TestGuestOfUnreachableNode(t *testing.T) {
+	cl := newCluster(t, []string{"gate", "one"}, twoUsers)
+	gate, one := cl.node("gate"), cl.node("one")
+	bob := gate.Dial("bobs-token")
+	guest, link := gate.Share(bob, object{"session_id": bob.Session()})
+	guest.Close()
+	try := func() (status int, retryAfter string) {
+		o := &websocket.DialOptions{Subprotocols: []string{"trl.v1"}, HTTPHeader: http.Header{"Authorization": {"Bearer " + link.Str("token")}}}
+		ws, resp, err := gate.DialWith(o)
+		if err == nil {
+			ws.CloseNow()
+		}
+		return resp.StatusCode, resp.Header.Get("Retry-After")
+	}
+	setFresh := func(fresh bool) {
+		cl.mu.Lock()
+		defer cl.mu.Unlock()
+		one.hidden, cl.fresh = fresh, fresh
+	}
+	const tries = 50 // far more wrong credentials than an address may send
+	setFresh(true)
+	for range tries {
+		if status, wait := try(); status != http.StatusServiceUnavailable || wait == "" {
+			t.Fatalf("the node may live: %d, Retry-After %q", status, wait)
+		}
+	}
+	setFresh(false)
+	one.proxy.setAway(true)
+	one.proxy.cut()
+	for range tries {
+		if status, wait := try(); status != http.StatusServiceUnavailable || wait == "" {
+			t.Fatalf("the node cannot be reached: %d, Retry-After %q", status, wait)
+		}
+	}
+	one.proxy.setAway(false)
+	testkit.Eventually(t, "the guest is let in", func() bool {
+		status, _ := try()
+		return status == http.StatusSwitchingProtocols
+	})
+	cl.mu.Lock()
+	one.hidden = true
+	cl.mu.Unlock()
+	if status, _ := try(); status != http.StatusUnauthorized {
+		t.Errorf("the node is gone: %d", status)
 	}
 }
 
