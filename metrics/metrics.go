@@ -37,6 +37,23 @@ const (
 	LinkFailed = "failed"
 )
 
+// The results of requests that were sent to other nodes.
+const (
+	RelayedOK          = "ok"
+	RelayedFailed      = "failed"      // the node answered with an error
+	RelayedUnreachable = "unreachable" // the node could not be dialled
+	RelayedLost        = "lost"        // the link or the client's connection ended first
+)
+
+// RelayResults lists all results of relayed requests.
+var RelayResults = []string{RelayedOK, RelayedFailed, RelayedUnreachable, RelayedLost}
+
+// The directions of relayed bytes.
+const (
+	RelayedToOwner  = "to_owner"
+	RelayedToClient = "to_client"
+)
+
 // The reasons for the end of a recording, with the same words as in the protocol.
 const (
 	RecordingExit    = "exit"    // the terminal or command ended
@@ -139,6 +156,9 @@ type directory struct {
 	ClusterNodes      prometheus.Gauge       // nodes that are known, this one among them; 0 without a cluster
 	LinksDialled      *prometheus.CounterVec // result: LinkOK or LinkFailed
 	LinksRefused      prometheus.Counter     // of nodes, or of strangers, that could not prove who they are
+	Relays            prometheus.Gauge       // of clients' connections to other nodes; those that are being dialled count
+	Relayed           *prometheus.CounterVec // requests; result: one of RelayResults
+	RelayedBytes      *prometheus.CounterVec // direction: RelayedToOwner or RelayedToClient
 }
 
 // New makes the series and registers them, with the Go and process collectors, on reg. A second New on the same registry panics, because two owners of
@@ -213,12 +233,17 @@ func New(reg prometheus.Registerer) *Metrics {
 			ClusterNodes:      gauge("trl_cluster_nodes", "Nodes of the cluster that this one knows, itself among them; 0 without a cluster."),
 			LinksDialled:      counters("trl_links_dialled_total", "Links to other nodes that were dialled, by result.", "result"),
 			LinksRefused:      counter("trl_links_refused_total", "Links that were refused because the other end did not prove that it is a node of the cluster."),
+			Relays:            gauge("trl_relays", "Open relays: each carries the requests of one client's connection to one other node."),
+			Relayed:           counters("trl_relayed_requests_total", "Requests that were sent to other nodes, by result.", "result"),
+			RelayedBytes:      counters("trl_relayed_bytes_total", "Bytes of messages between clients and other nodes, by direction.", "direction"),
 		},
 		buildInfo: f.NewGaugeVec(prometheus.GaugeOpts{Name: "trl_build_info", Help: "Always 1; the version is in the labels."}, []string{"version", "goversion"}),
 	}
 	m.ConfigInForce.Set(1)
 	AtZero(m.ConfigReloads, ReloadOK, ReloadRefused)
 	AtZero(m.LinksDialled, LinkOK, LinkFailed)
+	AtZero(m.Relayed, RelayResults...)
+	AtZero(m.RelayedBytes, RelayedToOwner, RelayedToClient)
 	AtZero(m.Execs, Outcomes...)
 	AtZero(m.ExecSeconds, Outcomes...)
 	AtZero(m.RecordingsEnded, RecordingReasons...)

@@ -68,7 +68,7 @@ func series(t *testing.T) map[string][]string {
 }
 
 func TestLabelsComeFromClosedLists(t *testing.T) {
-	allowed := []string{"state", "result", "reason", "outcome", "transport", "cause", "method", "version", "goversion"}
+	allowed := []string{"state", "result", "reason", "outcome", "transport", "cause", "method", "direction", "version", "goversion"}
 	for name, labels := range series(t) {
 		for _, label := range labels {
 			if !slices.Contains(allowed, label) {

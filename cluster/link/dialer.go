@@ -39,6 +39,8 @@ type DialerOptions struct {
 	Credentials *Credentials
 	Insecure    bool // allow ws:// beyond loopback, for a network that encrypts itself
 	Limits      Limits
+	// OnReach is told when a node can no longer be dialled, with the cause, and when it can be again, with nil. It must not wait. nil: nobody is told.
+	OnReach func(to Node, cause error)
 
 	versions Versions // ours, but for a test
 }
@@ -200,7 +202,17 @@ func (d *Dialer) pause(n *dialled) (time.Duration, error) {
 // note records how a dial to a node went, and returns the error for the caller.
 func (d *Dialer) note(ctx context.Context, n *dialled, to Node, err error) error {
 	d.mu.Lock()
-	defer d.mu.Unlock()
+	before := n.cause
+	fault := d.noteLocked(ctx, n, to, err)
+	now := n.cause
+	d.mu.Unlock()
+	if d.o.OnReach != nil && (before == nil) != (now == nil) {
+		d.o.OnReach(to, now)
+	}
+	return fault
+}
+
+func (d *Dialer) noteLocked(ctx context.Context, n *dialled, to Node, err error) error {
 	switch {
 	case err == nil, isAboutHello(err):
 		n.fails, n.cause = 0, nil

@@ -73,7 +73,15 @@ func TestUnreachableNodesFailFast(t *testing.T) {
 }
 
 func TestPausesGrowAndEnd(t *testing.T) {
-	r := newRig(t, modes(t)[1], Limits{}, nil)
+	var told []error // by OnReach; the dials of this test come one after the other
+	r := newRig(t, modes(t)[1], Limits{}, func(o *DialerOptions, _ *AcceptorOptions) {
+		o.OnReach = func(to Node, cause error) {
+			if to != owner {
+				t.Errorf("told of %v", to)
+			}
+			told = append(told, cause)
+		}
+	})
 	d := r.dialer
 	n, err := d.enter(within(t), r.to.Node)
 	if err != nil {
@@ -104,6 +112,10 @@ func TestPausesGrowAndEnd(t *testing.T) {
 	r.link()
 	if d.Unreachable(r.to.Node) != nil || n.fails != 0 {
 		t.Error("unreachable after a link")
+	}
+	r.link()
+	if len(told) != 2 || !errors.Is(told[0], broken) || told[1] != nil {
+		t.Errorf("told %v: want one failure, and that the node can be reached again", told)
 	}
 }
 

@@ -99,7 +99,10 @@ func Open(s *config.Settings, epoch string, l net.Listener, m *metrics.Metrics, 
 	if err != nil {
 		return nil, cmdline.WithHint(err, "see --cluster-secret, --cluster-ca, --cluster-cert and --cluster-key")
 	}
-	if b.dialer, err = link.NewDialer(context.Background(), link.DialerOptions{Self: b.self, Credentials: b.creds, Insecure: s.Web.Insecure, Limits: link.Limits{Stall: b.stall()}}); err != nil {
+	b.dialer, err = link.NewDialer(context.Background(), link.DialerOptions{
+		Self: b.self, Credentials: b.creds, Insecure: s.Web.Insecure, Limits: link.Limits{Stall: b.stall()}, OnReach: b.logReach,
+	})
+	if err != nil {
 		return nil, cmdline.WithHint(err, "see --node")
 	}
 	b.directory, err = directory.Open(directory.Options{
@@ -229,6 +232,15 @@ func (b *Member) Close() {
 	b.dialer.Close()
 	b.directory.Close()
 	b.listener.Close()
+}
+
+// logReach logs once that a node cannot be dialled, and once that it can be again, however many requests want it.
+func (b *Member) logReach(to link.Node, cause error) {
+	if cause != nil {
+		b.log.Warn().Err(cause).Str("node", to.Name).Str("epoch", to.Epoch).Msg("node cannot be reached")
+		return
+	}
+	b.log.Info().Str("node", to.Name).Str("epoch", to.Epoch).Msg("node can be reached again")
 }
 
 func (b *Member) logHealth(degraded bool, why string) {

@@ -1,8 +1,14 @@
 package rpc
 
 import (
+	"context"
+	"errors"
+	"fmt"
+	"sync"
 	"testing"
 
+	"trl/cluster/link"
+	"trl/pool"
 	"trl/protocol"
 )
 
@@ -34,5 +40,85 @@ func TestNamesAreFoundWithoutTheDirectory(t *testing.T) {
 	cl.setDown(nil)
 	if code := first.Try("exec.run", object{"session": "other", "command": ":"}).Code(); code != string(protocol.SessionNotFound) {
 		t.Error(code)
+	}
+}
+
+// silentNodes are many nodes that cannot be dialled before the caller gives up.
+type silentNodes struct {
+	Nodes
+	epochs []string
+
+	mu    sync.Mutex
+	now   int // guarded by mu; dials under way
+	most  int // guarded by mu
+	asked int // guarded by mu
+}
+
+func (s *silentNodes) Self() protocol.Node { return protocol.Node{Node: "gate"} }
+func (s *silentNodes) Degraded() bool      { return false }
+
+func (s *silentNodes) Find(epoch string) (protocol.Node, Standing) {
+	return protocol.Node{Node: "node " + epoch, Epoch: epoch}, NodeKnown
+}
+
+func (s *silentNodes) Presence(context.Context, string) []string { return s.epochs }
+
+func (s *silentNodes) Dial(ctx context.Context, _ string, _ *link.Hello) (*link.Conn, error) {
+	s.mu.Lock()
+	s.now++
+	s.asked++
+	s.most = max(s.most, s.now)
+	s.mu.Unlock()
+	<-ctx.Done()
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.now--
+	return nil, errors.New("silent")
+}
+
+// TestGatheringIsBounded: a list asks so many nodes at the same time, and all that have not answered are named.
+func TestGatheringIsBounded(t *testing.T) {
+	t.Parallel()
+	nodes := &silentNodes{}
+	for i := range maxGathered + 40 {
+		nodes.epochs = append(nodes.epochs, fmt.Sprintf("epoch%03d", i))
+	}
+	c := startNode(t, func(*pool.Config) {}, func(c *config) { c.nodes = nodes }).Dial()
+	partial := c.Call("session.list", nil)["partial"].([]any)
+	nodes.mu.Lock()
+	defer nodes.mu.Unlock()
+	if len(partial) != len(nodes.epochs) || nodes.most != maxGathered || nodes.asked != maxGathered {
+		t.Errorf("%d of %d nodes are named, %d were asked at a time, %d in all", len(partial), len(nodes.epochs), nodes.most, nodes.asked)
+	}
+}
+
+// TestLargeRelayedAnswersAreBounded: so many answers above link.KeepBuffer of other nodes are on their way to clients of one principal; more wait.
+func TestLargeRelayedAnswersAreBounded(t *testing.T) {
+	ctx, cancel := context.WithCancel(t.Context())
+	c := &conn{ctx: ctx, usage: newPrincipalUsage(principalReading, principalAnswers), srv: &Clients{totalUsage: newPrincipalUsage(allReading, allAnswers)}}
+	var relays []*relay
+	for range principalAnswers / relayedLarge {
+		r := &relay{c: c}
+		if err := r.beginLarge(); err != nil {
+			t.Fatal(err)
+		}
+		relays = append(relays, r)
+	}
+	began := make(chan error)
+	next := &relay{c: c}
+	go func() { began <- next.beginLarge() }()
+	select {
+	case err := <-began:
+		t.Fatalf("one more: %v", err)
+	default:
+	}
+	relays[0].endLarge()
+	if err := <-began; err != nil {
+		t.Error(err)
+	}
+	go func() { began <- (&relay{c: c}).beginLarge() }()
+	cancel()
+	if err := <-began; err == nil {
+		t.Error("a client that is gone goes on")
 	}
 }

@@ -10,8 +10,10 @@ import (
 	"time"
 
 	"github.com/go-json-experiment/json"
+	"github.com/prometheus/client_golang/prometheus"
 
 	"trl/cluster/link"
+	"trl/metrics"
 	"trl/pool/ids"
 	"trl/protocol"
 	"trl/web/transport"
@@ -48,6 +50,8 @@ type relay struct {
 	over       bool               // guarded by mu; nothing can be sent any more
 	halfClosed bool               // guarded by mu; the owner knows that the client sends nothing more
 
+	toOwner, toClient prometheus.Counter // bytes
+
 	numbers link.Numbers // owned by run
 	scratch []byte       // owned by run; a message with the client's stream number
 	release func()       // owned by run; undoes beginLarge
@@ -60,9 +64,15 @@ func (c *conn) relayTo(epoch string) *relay {
 	r := c.relays.byEpoch[epoch]
 	if r == nil {
 		n, _ := c.relays.nodes.Find(epoch)
-		r = &relay{c: c, epoch: epoch, name: n.Node, gone: make(chan struct{}), waiting: map[string][]*call{}}
+		m := c.srv.m
+		r = &relay{
+			c: c, epoch: epoch, name: n.Node, gone: make(chan struct{}), waiting: map[string][]*call{},
+			toOwner: m.RelayedBytes.WithLabelValues(metrics.RelayedToOwner), toClient: m.RelayedBytes.WithLabelValues(metrics.RelayedToClient),
+		}
 		c.relays.byEpoch[epoch] = r
 		c.helpers.Go(func() { // dials, and passes on what comes; ends with the link or ctx; serve waits for it
+			m.Relays.Inc()
+			defer m.Relays.Dec()
 			defer close(r.gone)
 			c.containPanic("relay", r.run)
 			r.end(nil)
@@ -216,13 +226,14 @@ func (r *relay) end(fault *protocol.Error) {
 	waiting := r.waiting
 	r.over, r.waiting, r.queue = true, nil, nil
 	r.mu.Unlock()
+	result, err := metrics.RelayedLost, error(errClientGone)
+	if fault != nil {
+		result, err = metrics.RelayedUnreachable, fault
+	}
 	for _, calls := range waiting {
 		for _, k := range calls {
-			if fault != nil {
-				k.answer(nil, fault)
-			} else {
-				k.answer(nil, errClientGone)
-			}
+			c.srv.m.Relayed.WithLabelValues(result).Inc()
+			k.answer(nil, err)
 		}
 	}
 }
@@ -246,6 +257,7 @@ func (r *relay) send(k *call, msg []byte) bool {
 		r.queue = append(r.queue, bytes.Clone(msg))
 	}
 	r.mu.Unlock()
+	r.toOwner.Add(float64(len(msg)))
 	if l != nil {
 		_ = l.Send(link.Text, msg) // run gets the error, and ends the connection
 	}
@@ -323,6 +335,7 @@ var (
 // pass passes on a message of the owner.
 func (r *relay) pass(kind link.Kind, msg []byte) (err error) {
 	c := r.c
+	r.toClient.Add(float64(len(msg)))
 	switch {
 	case kind == link.Binary:
 		if r.scratch, err = r.numbers.AppendBinary(r.scratch[:0], msg); err != nil {
@@ -381,6 +394,11 @@ func (r *relay) passAnswer(msg []byte) error {
 			fault = failure.Error
 		}
 	}
+	result := metrics.RelayedOK
+	if fault != nil {
+		result = metrics.RelayedFailed
+	}
+	r.c.srv.m.Relayed.WithLabelValues(result).Inc()
 	if fault != nil && k.tryElsewhere(fault) {
 		return nil
 	}

@@ -344,6 +344,8 @@ func TestLinkCut(t *testing.T) {
 	s := c.Session(object{"name": "cut"})
 	st := c.Stream(s, "for i in $(seq 1 3000); do echo $i; done; sleep 0.3; echo end")
 	first := c.Event("exec.output")
+	c.Begin("exec.run", object{"session_id": s, "command": ":"}) // waits for the stream, and is not answered any more
+	testkit.Eventually(t, "the request is on its way", func() bool { return c.Call("session.info", object{"session_id": s}).Num("queue_length") == 1 })
 	one.proxy.setAway(true)
 	one.proxy.cut()
 	if code := c.CloseStatus(); code != websocket.StatusServiceRestart {
@@ -357,6 +359,15 @@ func TestLinkCut(t *testing.T) {
 	if status, text := post(t, gate, `{"method":"session.info","params":{"session_id":"`+s+`"}}`, ""); status != 503 {
 		t.Errorf("%d %s", status, text)
 	}
+	for result, want := range map[string]float64{"ok": 3, "failed": 0, "unreachable": 2, "lost": 1} {
+		if n := gate.Series("trl_relayed_requests_total", result); n < want || want < 2 && n != want {
+			t.Errorf("%v requests are counted as %s", n, result)
+		}
+	}
+	if n, m := gate.Series("trl_relayed_bytes_total", "to_owner"), gate.Series("trl_relayed_bytes_total", "to_client"); n <= 0 || m <= n {
+		t.Errorf("%v bytes to the owner, %v to the client", n, m)
+	}
+	testkit.Eventually(t, "no relay is left", func() bool { return gate.Metric("trl_relays") == 0 })
 	if f := c.Try("system.ping", nil); !f.OK { // the connection goes on
 		t.Error(f)
 	}

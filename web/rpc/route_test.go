@@ -3,6 +3,7 @@ package rpc
 import (
 	"fmt"
 	"net/http"
+	"sync/atomic"
 	"testing"
 
 	"github.com/coder/websocket"
@@ -137,5 +138,23 @@ func TestRememberedNamesAreBounded(t *testing.T) {
 	}
 	if n := len(rs.names); n == 0 || n > maxNames {
 		t.Errorf("%d names are remembered", n)
+	}
+}
+
+// TestLookupsAreBounded: a request whose session is said to be on one node and on another one by turns, and is on none, gets an answer.
+func TestLookupsAreBounded(t *testing.T) {
+	cl := newCluster(t, []string{"gate", "one", "two"})
+	var sessions []string // one of each node; none has the name
+	for _, name := range []string{"one", "two"} {
+		cl.placeOn(name)
+		sessions = append(sessions, cl.node("gate").Dial().Session())
+	}
+	var lookups atomic.Int64
+	cl.mu.Lock()
+	cl.found = func() string { return sessions[lookups.Add(1)%2] }
+	cl.mu.Unlock()
+	f := cl.node("gate").Dial().Try("exec.run", object{"session": "nowhere", "command": ":"})
+	if f.OK || lookups.Load() != 1+maxLookups {
+		t.Errorf("%d lookups, %v", lookups.Load(), f.Error)
 	}
 }
