@@ -121,7 +121,8 @@ var packages = map[string][]string{
 	"web/auth":         {"web/filewatch", "web/listen", "web/transport"},
 	"web/filewatch":    nil,
 	"web/listen":       {"web/filewatch", "web/transport"},
-	"web/rpc":          {"web/audit", "web/auth", "web/rpc/credit", "web/transport"},
+	"web/rpc":          {"web/audit", "web/auth", "web/rpc/cluster", "web/rpc/credit", "web/transport"},
+	"web/rpc/cluster":  nil,
 	"web/rpc/credit":   nil,
 	"web/transport":    nil,
 }

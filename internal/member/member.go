@@ -1,5 +1,5 @@
 // Package member makes a gateway a node of a cluster: it joins the directory, takes links from the other nodes and dials them, and answers what the
-// gateway asks of its cluster (rpc.Nodes) and what its pool asks (claims.Directory).
+// gateway asks of its cluster (web/rpc/cluster.Nodes) and what its pool asks (claims.Directory).
 //
 // A Member owns three things, each with goroutines of its own: the directory (ended by directory.Close), the dialer (ended by Dialer.Close, which waits
 // for its links) and the acceptor. The acceptor's goroutine and the one that describes this node begin in Start; Stop ends both and waits for them.

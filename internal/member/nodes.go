@@ -13,7 +13,7 @@ import (
 	"trl/cluster/placement"
 	"trl/pool/claims"
 	"trl/protocol"
-	"trl/web/rpc"
+	"trl/web/rpc/cluster"
 )
 
 // retryAfter is when a client may ask the directory again.
@@ -30,7 +30,7 @@ func fault(err error) error {
 	return err
 }
 
-// The methods of rpc.Nodes; Dial is in member.go.
+// The methods of cluster.Nodes; Dial is in member.go.
 
 // Self returns this node.
 func (b *Member) Self() protocol.Node {
@@ -47,16 +47,16 @@ func (b *Member) All() (all []protocol.Node) {
 }
 
 // Find returns the node with an epoch, and what is known of it.
-func (b *Member) Find(epoch string) (protocol.Node, rpc.Standing) {
+func (b *Member) Find(epoch string) (protocol.Node, cluster.Standing) {
 	settled := b.directory.Settled() // asked first: a node that was heard in between is known
 	n, ok := b.directory.Node(epoch)
 	switch {
 	case ok:
-		return b.toProtocol(n), rpc.NodeKnown
+		return b.toProtocol(n), cluster.Known
 	case settled:
-		return protocol.Node{}, rpc.NodeGone
+		return protocol.Node{}, cluster.Gone
 	}
-	return protocol.Node{}, rpc.NodeMayLive
+	return protocol.Node{}, cluster.MayLive
 }
 
 func (b *Member) toProtocol(n *node.Node) protocol.Node {
@@ -89,10 +89,10 @@ func (b *Member) known(c directory.Claim, found bool, err error) (string, error)
 		return "", nil
 	}
 	switch _, standing := b.Find(c.Epoch); standing {
-	case rpc.NodeKnown:
+	case cluster.Known:
 		return c.Session, nil
-	case rpc.NodeMayLive:
-		return "", rpc.UnknownYet()
+	case cluster.MayLive:
+		return "", cluster.UnknownYet()
 	}
 	return "", nil
 }
@@ -127,7 +127,7 @@ func (b *Member) names() (names []string) {
 // yet may take it.
 func (b *Member) noPlace(nodes []*node.Node, q placement.Request, name string) error {
 	if len(b.directory.Nodes()) == 1 && !b.directory.Settled() {
-		return rpc.UnknownYet()
+		return cluster.UnknownYet()
 	}
 	if len(nodes) == 0 {
 		return protocol.InvalidParam("node", "there is no node %q", name).With("nodes", b.names())

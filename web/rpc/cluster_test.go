@@ -17,6 +17,7 @@ import (
 	"trl/cluster/link"
 	"trl/pool"
 	"trl/protocol"
+	"trl/web/rpc/cluster"
 )
 
 // testCluster is some gateways with links between them, and a directory that is always right.
@@ -165,16 +166,16 @@ func (n *testNode) find(epoch string) *testNode {
 	return nil
 }
 
-func (n nodesOf) Find(epoch string) (protocol.Node, Standing) {
+func (n nodesOf) Find(epoch string) (protocol.Node, cluster.Standing) {
 	if other := n.find(epoch); other != nil {
-		return other.describe(), NodeKnown
+		return other.describe(), cluster.Known
 	}
 	n.cluster.mu.Lock()
 	defer n.cluster.mu.Unlock()
 	if n.cluster.fresh {
-		return protocol.Node{}, NodeMayLive
+		return protocol.Node{}, cluster.MayLive
 	}
-	return protocol.Node{}, NodeGone
+	return protocol.Node{}, cluster.Gone
 }
 
 func (n nodesOf) Dial(ctx context.Context, epoch string, h *link.Hello) (*link.Conn, error) {

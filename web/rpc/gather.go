@@ -2,7 +2,6 @@ package rpc
 
 import (
 	"context"
-	"errors"
 	"slices"
 	"sync"
 	"time"
@@ -11,8 +10,8 @@ import (
 	"github.com/go-json-experiment/json/jsontext"
 	"golang.org/x/sync/semaphore"
 
-	"trl/cluster/link"
 	"trl/protocol"
+	"trl/web/rpc/cluster"
 )
 
 // Lists are gathered from the nodes that may have something of them.
@@ -51,7 +50,7 @@ func (k *call) ask(method string, epochs []string, params any, each func(data js
 	var mu sync.Mutex // held while each is called
 	for _, epoch := range epochs {
 		n, standing := c.relays.nodes.Find(epoch)
-		if standing != NodeKnown {
+		if standing != cluster.Known {
 			continue
 		}
 		asking.Go(func() { // asks one node; ends with ctx; waited for below
@@ -102,40 +101,11 @@ func (c *conn) askNode(ctx context.Context, epoch string, request []byte, use fu
 	r := relay{c: c}
 	defer r.endLarge()
 	l.BeforeLarge(r.beginLarge)
-	data, err := ask(l, request)
+	data, err := cluster.Ask(l, request)
 	if err != nil {
 		return err
 	}
 	return use(data)
-}
-
-// ask sends the only request of a link, whose id is 0, and returns the data of the answer.
-func ask(l *link.Conn, request []byte) (jsontext.Value, error) {
-	if err := l.Send(link.Text, request); err != nil {
-		return nil, err
-	}
-	for {
-		_, msg, err := l.Read()
-		if err != nil {
-			return nil, err
-		}
-		if id, _ := protocol.SplitAnswer(msg); string(id) != "0" {
-			continue // an event
-		}
-		var answer struct {
-			Data  jsontext.Value  `json:"data"`
-			Error *protocol.Error `json:"error"`
-		}
-		switch err := json.Unmarshal(msg, &answer); {
-		case err != nil:
-			return nil, err
-		case answer.Error != nil:
-			return nil, answer.Error
-		case answer.Data == nil:
-			return nil, errors.New("answer without data")
-		}
-		return answer.Data, nil
-	}
 }
 
 // otherNodes returns the epochs of the nodes to ask for what a principal has; "": for what anybody has. It waits for the directory, but not for long.

@@ -10,6 +10,7 @@ import (
 	"trl/cluster/link"
 	"trl/pool"
 	"trl/protocol"
+	"trl/web/rpc/cluster"
 )
 
 // TestNamesAreFoundWithoutTheDirectory: sessions that are there can be used by their names, and nothing is made under a name that may be taken.
@@ -45,7 +46,7 @@ func TestNamesAreFoundWithoutTheDirectory(t *testing.T) {
 
 // silentNodes are many nodes that cannot be dialled before the caller gives up.
 type silentNodes struct {
-	Nodes
+	cluster.Nodes
 	epochs []string
 
 	mu    sync.Mutex
@@ -57,8 +58,8 @@ type silentNodes struct {
 func (s *silentNodes) Self() protocol.Node { return protocol.Node{Node: "gate"} }
 func (s *silentNodes) Degraded() bool      { return false }
 
-func (s *silentNodes) Find(epoch string) (protocol.Node, Standing) {
-	return protocol.Node{Node: "node " + epoch, Epoch: epoch}, NodeKnown
+func (s *silentNodes) Find(epoch string) (protocol.Node, cluster.Standing) {
+	return protocol.Node{Node: "node " + epoch, Epoch: epoch}, cluster.Known
 }
 
 func (s *silentNodes) Presence(context.Context, string) []string { return s.epochs }

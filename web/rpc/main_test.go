@@ -17,6 +17,7 @@ import (
 	"trl/web/audit"
 	"trl/web/auth"
 	"trl/web/listen"
+	"trl/web/rpc/cluster"
 	"trl/web/transport"
 )
 
@@ -30,7 +31,7 @@ type config struct {
 	AuthNone bool
 	Tokens   auth.Tokens
 	stall    time.Duration // of a message that has begun
-	nodes    Nodes
+	nodes    cluster.Nodes
 	audit    *audit.Log
 }
 

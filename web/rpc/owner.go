@@ -11,6 +11,7 @@ import (
 	"trl/pool/share"
 	"trl/protocol"
 	"trl/web/auth"
+	"trl/web/rpc/cluster"
 	"trl/web/transport"
 )
 
@@ -76,14 +77,14 @@ func (cs *Clients) GuestElsewhere(ctx context.Context, token string) (*auth.Gran
 	}
 	n, standing := nodes.Find(epoch)
 	switch standing {
-	case NodeMayLive:
-		return nil, UnknownYet()
-	case NodeGone:
+	case cluster.MayLive:
+		return nil, cluster.UnknownYet()
+	case cluster.Gone:
 		return nil, nil
 	}
 	ctx, cancel := context.WithTimeout(ctx, guestTimeout)
 	defer cancel()
-	l, fault := cs.dialNode(ctx, epoch, &link.Hello{Principal: "guest", Role: string(auth.Viewer), Share: token, Transport: transport.WebSocketName})
+	l, fault := cluster.Dial(ctx, nodes, epoch, &link.Hello{Principal: "guest", Role: string(auth.Viewer), Share: token, Transport: transport.WebSocketName})
 	if fault != nil {
 		cs.log.Debug().Err(fault).Msg("share link of another node refused")
 		if fault.Code == protocol.NodeUnreachable {
@@ -94,9 +95,9 @@ func (cs *Clients) GuestElsewhere(ctx context.Context, token string) (*auth.Gran
 	defer l.Drop()
 	defer context.AfterFunc(ctx, l.Drop)()
 	var can protocol.Capabilities
-	data, err := ask(l, []byte(`{"id":0,"method":"system.capabilities"}`))
+	data, err := cluster.Ask(l, []byte(`{"id":0,"method":"system.capabilities"}`))
 	if _, answered := errors.AsType[*protocol.Error](err); err != nil && !answered { // the link broke
-		return nil, unreachable(n.Node, time.Second)
+		return nil, cluster.Unreachable(n.Node, time.Second)
 	}
 	if err != nil || json.Unmarshal(data, &can) != nil || can.Principal.Share == nil {
 		return nil, nil

@@ -16,19 +16,20 @@ import (
 	"trl/metrics"
 	"trl/pool/ids"
 	"trl/protocol"
+	"trl/web/rpc/cluster"
 	"trl/web/transport"
 )
 
 // relays are the links of one client's connection to the nodes of its sessions, and what routing has learned.
 type relays struct {
-	nodes   Nodes
+	nodes   cluster.Nodes
 	self    string            // this node's epoch
 	byEpoch map[string]*relay // guarded by conn.mu; those that are being dialled or in use
 	links   int               // guarded by conn.mu; how many links the connection has had
 	names   map[string]string // guarded by conn.mu; the epochs of the nodes that have sessions of these names
 }
 
-func newRelays(nodes Nodes, self string) *relays {
+func newRelays(nodes cluster.Nodes, self string) *relays {
 	return &relays{nodes: nodes, self: self, byEpoch: map[string]*relay{}, names: map[string]string{}}
 }
 
@@ -105,37 +106,7 @@ func (c *conn) dialNode(ctx context.Context, epoch string) (*link.Conn, *protoco
 	if e != nil {
 		return nil, e
 	}
-	return c.srv.dialNode(ctx, epoch, h)
-}
-
-// dialNode makes a link to a node, for the client that h describes. The error is for the client.
-func (cs *Clients) dialNode(ctx context.Context, epoch string, h *link.Hello) (*link.Conn, *protocol.Error) {
-	nodes := cs.config.Cluster.Nodes
-	l, err := nodes.Dial(ctx, epoch, h)
-	if err == nil {
-		return l, nil
-	}
-	if e, ok := errors.AsType[*protocol.Error](err); ok {
-		return nil, e
-	}
-	n, standing := nodes.Find(epoch)
-	switch standing {
-	case NodeMayLive:
-		return nil, UnknownYet()
-	case NodeGone: // its lease has run out meanwhile
-		return nil, protocol.Errorf(protocol.SessionLost, "the session's node is gone")
-	}
-	wait := time.Second
-	if u, ok := errors.AsType[*link.UnreachableError](err); ok {
-		wait = max(u.RetryAfter, 100*time.Millisecond)
-	}
-	cs.log.Debug().Err(err).Str("node", n.Node).Str("conn", h.LogPrefix).Msg("node cannot be reached")
-	return nil, unreachable(n.Node, wait)
-}
-
-// unreachable is the error for a request to a node that cannot be reached.
-func unreachable(node string, wait time.Duration) *protocol.Error {
-	return protocol.Errorf(protocol.NodeUnreachable, "node %s cannot be reached", node).With("node", node).With("retry_after_ms", wait.Milliseconds())
+	return cluster.Dial(ctx, c.relays.nodes, epoch, h)
 }
 
 // run is the relay's life.

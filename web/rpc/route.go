@@ -11,6 +11,7 @@ import (
 
 	"trl/pool/ids"
 	"trl/protocol"
+	"trl/web/rpc/cluster"
 )
 
 // A request goes to the node that has its session. An id says which node that is. A name is looked up: here, among the names that the connection has
@@ -107,9 +108,9 @@ func (k *call) route(h handler) (any, bool, error) {
 			return h.call.run(k, k.params)
 		}
 		switch c.relays.find(epoch) {
-		case NodeMayLive:
-			return nil, false, UnknownYet()
-		case NodeGone:
+		case cluster.MayLive:
+			return nil, false, cluster.UnknownYet()
+		case cluster.Gone:
 			return h.call.run(k, k.params)
 		}
 		if e := k.checkRelayedHTTP(&t); e != nil {
@@ -195,13 +196,15 @@ func (k *call) routeGuest(h handler, epoch string) (any, bool, error) {
 }
 
 // find returns what is known of another node.
-func (rs *relays) find(epoch string) Standing {
+func (rs *relays) find(epoch string) cluster.Standing {
 	_, standing := rs.nodes.Find(epoch)
 	return standing
 }
 
 // isOther reports whether an epoch is that of another node that is known.
-func (rs *relays) isOther(epoch string) bool { return epoch != rs.self && rs.find(epoch) == NodeKnown }
+func (rs *relays) isOther(epoch string) bool {
+	return epoch != rs.self && rs.find(epoch) == cluster.Known
+}
 
 // maxNames is how many names of sessions of other nodes a connection remembers.
 const maxNames = 1024
