@@ -3,6 +3,8 @@ package web
 import (
 	"net/http"
 
+	"github.com/go-json-experiment/json"
+
 	"trl/pool/ends"
 	"trl/protocol"
 	"trl/web/audit"
@@ -15,12 +17,21 @@ func (s *Server) auditLogin(r *http.Request, who auth.Principal) {
 	rpc.AppendAudit(s.cfg.Audit, who.Subject, audit.Entry{Action: audit.ActionLogin, Outcome: "ok", Principal: who.Subject, Role: string(who.Role), Remote: r.RemoteAddr})
 }
 
-// auditDownload writes the entry of an admin who downloads another principal's recording.
+// auditDownload writes the entry of an admin who downloads another principal's recording. If the client is another node's, that node gets it, too.
 func (s *Server) auditDownload(r *http.Request, who auth.Principal, rec protocol.Recording) {
-	rpc.AppendAudit(s.cfg.Audit, who.Subject, audit.Entry{
+	x := audit.Entry{
 		Action: audit.ActionDownload, Outcome: "ok", Principal: who.Subject, Role: string(who.Role), Remote: r.RemoteAddr,
 		Session: rec.SessionID, Recording: rec.RecordingID, Owner: rec.Owner,
-	})
+	}
+	if c, ok := r.Context().Value(linkConnKey{}).(*linkConn); ok {
+		x.Conn = c.hello.LogPrefix
+	}
+	if head, ok := r.Context().Value(auditHeadKey{}).(http.Header); ok {
+		if text, err := json.Marshal(x); err == nil {
+			head.Set(auditHeader, string(text))
+		}
+	}
+	rpc.AppendAudit(s.cfg.Audit, who.Subject, x)
 }
 
 // auditRefusal writes the entry of a client that was not let in.

@@ -81,11 +81,7 @@ func (s *Server) serveMCP(w http.ResponseWriter, r *http.Request) {
 	s.mcp.Serve(w, r, g.Subject, mcp.Config{
 		ReadOnly: g.Role == auth.Viewer,
 		Recording: func(_ context.Context, _ *client.Client, id string, to io.Writer) error {
-			rec, err := s.findRecording(r, g.Principal, id)
-			if err != nil {
-				return err
-			}
-			return rec.WriteTo(to, false)
+			return s.writeRecording(r, g, id, to)
 		},
 		Dial: func(ctx context.Context) (*client.Client, error) {
 			return client.Connect(ctx, client.Options{

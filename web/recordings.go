@@ -3,6 +3,7 @@ package web
 import (
 	"errors"
 	"fmt"
+	"io"
 	"net/http"
 
 	"trl/pool/recording"
@@ -11,17 +12,8 @@ import (
 	"trl/web/rpc"
 )
 
-// serveRecording serves the download of a recording.
-func (s *Server) serveRecording(w http.ResponseWriter, r *http.Request) {
-	who, no := s.auth.Authenticate(r) // the client is no stranger from here on, so a large file may take long
-	if no != nil {
-		auth.Deny(w, no)
-		return
-	}
-	if !s.auth.AdmitRequest(w, who) {
-		return
-	}
-	defer who.EndRequest()
+// serveRecording serves the download of a recording of this node.
+func (s *Server) serveRecording(w http.ResponseWriter, r *http.Request, who *auth.Grant) {
 	format := r.URL.Query().Get("format")
 	if format != "" && format != "v2" && format != "v3" {
 		auth.Refuse(w, http.StatusBadRequest, "format is v3 or v2")
@@ -35,6 +27,9 @@ func (s *Server) serveRecording(w http.ResponseWriter, r *http.Request) {
 	h := w.Header()
 	h.Set("Content-Type", "application/x-asciicast")
 	h.Set("Content-Disposition", fmt.Sprintf("attachment; filename=%q", rec.FileName()))
+	if r.Method == http.MethodHead {
+		return
+	}
 	out := &headerTracker{ResponseWriter: w} // a slow client has time as long as it reads something; the socket sees to that
 	err = rec.WriteTo(out, format == "v2")
 	switch e := (*protocol.Error)(nil); {
@@ -50,6 +45,40 @@ func (s *Server) serveRecording(w http.ResponseWriter, r *http.Request) {
 		h.Del("Content-Disposition")
 		auth.Refuse(w, http.StatusInternalServerError, "the recording cannot be read; the log knows more")
 	}
+}
+
+func (s *Server) hasRecording(g *auth.Grant, id string) bool {
+	_, err := s.pool.FindRecording(g.Subject, g.Role == auth.Admin, id)
+	return err == nil
+}
+
+// writeRecording writes a recording that any node may have.
+func (s *Server) writeRecording(r *http.Request, g *auth.Grant, id string, to io.Writer) error {
+	at, fault := s.ownerOf(r, g, recordingRoute, id)
+	if fault != nil {
+		return fault
+	}
+	if at == nil {
+		rec, err := s.findRecording(r, g.Principal, id)
+		if err != nil {
+			return err
+		}
+		return rec.WriteTo(to, false)
+	}
+	res, err := at.get(r.Context(), http.MethodGet, "/v1/recordings/"+id)
+	if err != nil {
+		return at.faultOf(err)
+	}
+	defer res.Body.Close()
+	at.appendAudit(res)
+	switch res.StatusCode {
+	case http.StatusOK:
+		_, err = io.Copy(to, res.Body)
+		return err
+	case http.StatusNotFound:
+		return recording.ErrNoRecording()
+	}
+	return protocol.Errorf(protocol.InternalError, "the recording's node answers %s", res.Status)
 }
 
 // findRecording returns a recording that a principal is about to read. If an admin reads another principal's, it tells the log and the audit log.

@@ -19,7 +19,6 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/rs/zerolog"
 
-	"trl/cluster/link"
 	"trl/internal/mcp"
 	"trl/metrics"
 	"trl/pool"
@@ -119,6 +118,7 @@ type Server struct {
 	sockets   *listen.Sockets // set once in Listen
 	addr      net.Addr        // set once in Listen
 	unixHTTP  *listen.Handed  // set once in Listen; connections to the Unix socket whose client speaks HTTP
+	linkHTTP  *listen.Handed  // links of other nodes that carry HTTP
 	idle      idleConns
 
 	live atomic.Pointer[liveConfig]
@@ -153,13 +153,18 @@ func New(cfg Config, p *pool.Pool, m *metrics.Metrics, g prometheus.Gatherer, lo
 	}, func() *rpc.LiveConfig { return &s.live.Load().clients }, p, s.auth, m, log)
 
 	s.mcp = mcp.NewHTTP(cfg.MaxFrame)
+	if cfg.Cluster.Nodes != nil {
+		s.linkHTTP = listen.NewHanded(nil)
+	}
 
 	scrape := metrics.Handler(g)
 	mux, private := http.NewServeMux(), http.NewServeMux()
 	for _, m := range []*http.ServeMux{mux, private} {
 		m.HandleFunc("GET /v1/ws", s.serveWebSocket)
 		m.HandleFunc("POST /v1/rpc", s.serveRPC)
-		m.HandleFunc("GET /v1/recordings/{id}", s.serveRecording)
+		for _, o := range ownedRoutes {
+			m.HandleFunc(o.pattern, s.serveOwned(o))
+		}
 		m.HandleFunc("POST /v1/tickets", s.auth.ServeTicket)
 		m.HandleFunc("POST /logout", s.logout)
 		if cfg.MetricsListen == "" {
@@ -240,6 +245,9 @@ func (s *Server) Listen() (err error) {
 		}})
 		s.unixHTTP = listen.NewHanded(l.Addr())
 		s.addHTTP(s.unixHTTP, s.httpServer(s.unixHandler, l.Addr(), answerTimeout))
+	}
+	if s.linkHTTP != nil {
+		s.addHTTP(s.linkHTTP, s.newLinkHTTP())
 	}
 	return nil
 }
@@ -529,9 +537,3 @@ func (s *Server) serveLocal(sock *transport.Socket) {
 		s.unixHTTP.Hand(c)
 	}
 }
-
-// AdmitLink returns the error for the client of another node that may not have a link here.
-func (s *Server) AdmitLink(h *link.Hello) error { return s.clients.AdmitLink(h) }
-
-// ServeLink serves the client of another node over its link, until the link is over.
-func (s *Server) ServeLink(h *link.Hello, l *link.Conn) { s.clients.ServeLink(h, l) }

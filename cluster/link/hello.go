@@ -24,8 +24,16 @@ type Hello struct {
 	Client     netip.Addr `json:"client,omitzero"`     // the client's address, if it has one
 	Transport  string     `json:"transport"`           // how the client is connected: websocket, unix, http, in_process
 	Binary     bool       `json:"binary,omitzero"`     // the client gets output in binary frames
+	Carries    string     `json:"carries,omitzero"`    // ForMessages, ForHTTP or ForNode
 	LogPrefix  string     `json:"log_prefix,omitzero"` // begins the ids of the client's requests in logs
 }
+
+// What a link carries.
+const (
+	ForMessages = ""     // the messages of a client's connection
+	ForHTTP     = "http" // an HTTP connection with requests of a client, see Stream
+	ForNode     = "node" // an HTTP connection with requests of the node itself, which Principal names
+)
 
 // Terms are the bounds of the client's credential. The zero value has no bound.
 type Terms struct {
@@ -88,6 +96,8 @@ func (h *Hello) Check() error {
 		return &HelloError{"role", "of a guest is admin"}
 	case h.Transport != "websocket" && h.Transport != "unix" && h.Transport != "http" && h.Transport != "in_process":
 		return &HelloError{"transport", "is not websocket, unix, http or in_process"}
+	case h.Carries != ForMessages && h.Carries != ForHTTP && h.Carries != ForNode:
+		return &HelloError{"carries", "is not one of those known"}
 	case h.LogPrefix != "" && !isWord(h.LogPrefix, maxLogPrefix):
 		return &HelloError{"log_prefix", "is not one printable word"}
 	}

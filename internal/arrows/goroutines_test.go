@@ -86,6 +86,8 @@ var goroutines = map[string][]string{
 	"watch.follow":          {"pump"},
 	"Grant.OnExpiry":        {"expiry"},
 	"Conn.begin":            {"pings of a link"},
+	"NewStream":             {"reader of a stream"},
+	"elsewhere.search":      short,
 	"Directory.run":         {"directory"},
 	"Member.Start":          {"member"},
 	"Directory.raise":       short,

@@ -19,16 +19,23 @@ import (
 
 // AdmitLink returns the error for the client of another node that may not have a link, best before the link is accepted.
 func (cs *Clients) AdmitLink(h *link.Hello) error {
-	g, err := cs.grantOf(h)
-	if err != nil {
-		return err
+	_, leave, err := cs.AdmitHTTP(h)
+	if err == nil {
+		leave()
+	}
+	return err
+}
+
+// AdmitHTTP returns what a client of another node may do whose link carries HTTP, and gives it a place until leave is called.
+func (cs *Clients) AdmitHTTP(h *link.Hello) (g *auth.Grant, leave func(), err error) {
+	if g, err = cs.grantOf(h); err != nil {
+		return nil, nil, err
 	}
 	leave, full := cs.Admit(g)
 	if full != nil {
-		return full.Fault()
+		return nil, nil, full.Fault()
 	}
-	leave()
-	return nil
+	return g, leave, nil
 }
 
 // ServeLink serves the client of another node over its link, until the link is over.

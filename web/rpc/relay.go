@@ -84,20 +84,12 @@ func (c *conn) relayTo(epoch string) *relay {
 
 // hello describes the client to another node.
 func (c *conn) hello() (*link.Hello, *protocol.Error) {
-	h := &link.Hello{
-		Principal: c.principal.Subject, Role: string(c.principal.Role), Credential: c.grant.CredentialID(), Transport: c.transport.Name(), Binary: c.binary,
-		LogPrefix: c.id,
+	at, _ := netip.ParseAddrPort(c.remote)
+	h, e := HelloOf(c.grant, c.transport.Name(), at.Addr())
+	if e == nil {
+		h.Binary, h.LogPrefix = c.binary, c.id
 	}
-	if at, err := netip.ParseAddrPort(c.remote); err == nil {
-		h.Client = at.Addr()
-	}
-	if far := c.grant.Elsewhere; far != nil {
-		h.Share = far.Token
-	}
-	if !h.Terms.SetExpires(c.grant.Expires()) {
-		return nil, c.grant.ExpiredError()
-	}
-	return h, nil
+	return h, e
 }
 
 // dialNode makes a link to a node, for the client of the connection.

@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"io"
 	"net/http"
+	"os/exec"
 	"strings"
 	"testing"
 
@@ -78,5 +79,29 @@ func TestNodeThatOwnsNoSessions(t *testing.T) {
 	defer answer.Body.Close()
 	if text, err := io.ReadAll(answer.Body); err != nil || answer.StatusCode != 200 || !strings.Contains(string(text), `"stdout":"7\n"`) {
 		t.Errorf("over HTTP: %d %s %v", answer.StatusCode, text, err)
+	}
+
+	// Its recording is read through the gate, too: by the page's and the CLI's way, and as a resource for agents.
+	recorded := c.Call("session.create", object{"name": "recorded", "record": "all"}).Str("session_id")
+	rig.Expect(t, c.Run(recorded, "echo on the record"), 0, "on the record\n", "")
+	rec := c.Call("recording.list", object{"session_id": recorded}).Objs("recordings")[0].Str("recording_id")
+	get := exec.Command(rig.Binary, "recordings", "get", rec, "--url", "http://"+gate.Addr)
+	if out, err := get.Output(); err != nil || !strings.Contains(string(out), "on the record") {
+		t.Errorf("trl recordings get: %s %v", out, err)
+	}
+	read := fmt.Sprintf(`{"jsonrpc":"2.0","id":1,"method":"resources/read","params":{"uri":"trl://recordings/%s"}}`, rec)
+	req, err := http.NewRequest(http.MethodPost, "http://"+gate.Addr+"/mcp", strings.NewReader(read))
+	if err != nil {
+		t.Fatal(err)
+	}
+	req.Header.Set("Content-Type", "application/json")
+	req.Header.Set("Accept", "application/json, text/event-stream")
+	resource, err := http.DefaultClient.Do(req)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer resource.Body.Close()
+	if text, err := io.ReadAll(resource.Body); err != nil || !strings.Contains(string(text), "on the record") {
+		t.Errorf("as a resource of /mcp: %s %v", text, err)
 	}
 }
