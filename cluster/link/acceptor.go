@@ -73,11 +73,19 @@ func NewAcceptor(o AcceptorOptions) (*Acceptor, error) {
 
 type socketKey struct{}
 
+// CheckListener returns ErrInsecure if links over a listener would not be encrypted although they may leave this machine.
+func (a *Acceptor) CheckListener(l net.Listener) error {
+	if addr, ok := l.Addr().(*net.TCPAddr); !a.tls && !a.o.Insecure && !(ok && addr.IP.IsLoopback()) {
+		return fmt.Errorf("%s: %w", l.Addr(), ErrInsecure)
+	}
+	return nil
+}
+
 // Serve accepts links on l until ctx ends or l fails, and returns when all of them have ended. It closes l. It is called once.
 func (a *Acceptor) Serve(ctx context.Context, l net.Listener) error {
 	defer l.Close()
-	if addr, ok := l.Addr().(*net.TCPAddr); !a.tls && !a.o.Insecure && !(ok && addr.IP.IsLoopback()) {
-		return fmt.Errorf("%s: %w", l.Addr(), ErrInsecure)
+	if err := a.CheckListener(l); err != nil {
+		return err
 	}
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()

@@ -40,8 +40,20 @@ const (
 // Version is the newest version of the link protocol that this program speaks.
 const Version = 1
 
-// ours are the versions that this program speaks. The next one is {1, 2}, the one after it {2, 3}.
-var ours = Versions{1, Version}
+// ours are the versions that this program speaks.
+var ours = spokenBy(Version)
+
+// spokenBy returns the versions that a program speaks: its newest one and the one before it.
+func spokenBy(newest int) Versions { return Versions{max(1, newest-1), newest} }
+
+// CheckVersion returns a *VersionError if no link to a node is possible whose newest version this is.
+func CheckVersion(newest int) error {
+	theirs := spokenBy(newest)
+	if _, ok := common(ours, theirs); !ok {
+		return &VersionError{ours, theirs}
+	}
+	return nil
+}
 
 type opening struct {
 	Versions Versions `json:"versions"`

@@ -149,6 +149,9 @@ func (b *Member) Start(s server, refused func(remote string)) error {
 			refused(remote)
 		},
 	})
+	if err == nil {
+		err = acceptor.CheckListener(b.listener)
+	}
 	if err != nil {
 		cancel()
 		return cmdline.WithHint(err, "see --cluster-listen and --cluster-advertise")

@@ -19,6 +19,13 @@ import (
 // retryAfter is when a client may ask the directory again.
 const retryAfter = time.Second
 
+// otherVersion is the reason in details.nodes of a node that speaks other versions of the link protocol; retryOtherVersion is when a client may ask
+// again whether it has been upgraded.
+const (
+	otherVersion      = "version"
+	retryOtherVersion = 8 * time.Second
+)
+
 // fault makes an error for clients of an error of the directory.
 func fault(err error) error {
 	if err == nil {
@@ -64,7 +71,9 @@ func (b *Member) toProtocol(n *node.Node) protocol.Node {
 		Node: n.Name, Epoch: n.Epoch, URL: n.PublicURL, Zone: n.Zone, Labels: n.Labels, Version: n.Version,
 		ActiveSessions: n.Live, MaxSessions: n.Max, Load: n.Load, Draining: n.Draining, Self: n.Epoch == b.self.Epoch,
 	}
-	if gone := b.dialer.Unreachable(link.Node{Name: n.Name, Epoch: n.Epoch}); gone != nil {
+	if err := link.CheckVersion(n.Link); err != nil {
+		p.Unreachable = err.Error()
+	} else if gone := b.dialer.Unreachable(link.Node{Name: n.Name, Epoch: n.Epoch}); gone != nil {
 		p.Unreachable = gone.Cause.Error()
 	}
 	return p
@@ -104,7 +113,7 @@ func (b *Member) Place(where map[string]string, name string) ([]string, error) {
 		nodes = slices.DeleteFunc(slices.Clone(nodes), func(n *node.Node) bool { return n.Name != name })
 	}
 	q := placement.Request{Where: where, Own: b.self.Epoch}
-	order := placement.Order(nodes, q, newRandom())
+	order := placement.Order(slices.DeleteFunc(slices.Clone(nodes), speaksOtherVersion), q, newRandom())
 	if len(order) == 0 {
 		return nil, b.noPlace(nodes, q, name)
 	}
@@ -115,6 +124,9 @@ func (b *Member) Place(where map[string]string, name string) ([]string, error) {
 	}
 	return epochs, nil
 }
+
+// speaksOtherVersion reports whether no link to a node is possible, because it runs a much older or newer trl.
+func speaksOtherVersion(n *node.Node) bool { return link.CheckVersion(n.Link) != nil }
 
 func (b *Member) names() (names []string) {
 	for _, n := range b.directory.Nodes() {
@@ -135,6 +147,9 @@ func (b *Member) noPlace(nodes []*node.Node, q placement.Request, name string) e
 	why, count := map[string]string{}, map[string]int{}
 	for _, n := range nodes {
 		why[n.Name] = placement.Why(n, q)
+		if speaksOtherVersion(n) {
+			why[n.Name] = otherVersion
+		}
 		count[why[n.Name]]++
 	}
 	switch {
@@ -142,6 +157,8 @@ func (b *Member) noPlace(nodes []*node.Node, q placement.Request, name string) e
 		return protocol.Errorf(protocol.MaxSessionsReached, "no node has room for another session").With("nodes", why)
 	case count[placement.Draining] > 0:
 		return protocol.Errorf(protocol.ShuttingDown, "the nodes that could have the session are being drained").With("nodes", why)
+	case count[otherVersion] > 0:
+		return protocol.Errorf(protocol.NodeUnreachable, "the nodes that could have the session run another version of trl").With("nodes", why).With("retry_after_ms", retryOtherVersion.Milliseconds())
 	}
 	return protocol.InvalidParam("where", "no node has these labels").With("nodes", b.names())
 }
