@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"maps"
+	"slices"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -518,6 +519,24 @@ func TestGatewayIsReplaced(t *testing.T) {
 	}
 	if conflicts, _ := n2.reported(); len(conflicts) > 0 {
 		t.Errorf("%+v", conflicts)
+	}
+}
+
+// A node hears of another one that uses its epoch, for example on a copy of its machine, and keeps what it owns.
+func TestStolenEpochIsTold(t *testing.T) {
+	t.Parallel()
+	c := natsrig.Start(t, 1)
+	short := func(o *Options) { o.lease = time.Second }
+	n1 := join(t, "n1", c.URLs(), short)
+	n1.becomesHealthy()
+	n1.wins("a", "s1")
+	thief := join(t, "n1", c.URLs(), short, func(o *Options) { o.Node.Name = "thief" })
+	testkit.Eventually(t, "n1 hears of the other one", func() bool {
+		conflicts, _ := n1.reported()
+		return slices.Contains(conflicts, Conflict{Kind: "node", Key: "epochn1", Session: "thief"})
+	})
+	if got := thief.claims("a", "s2"); got != "s1" {
+		t.Errorf("the other one has taken the name from %s", got)
 	}
 }
 

@@ -26,10 +26,11 @@ type Server struct {
 	Name string
 	Port int
 
-	t    testing.TB
-	conf string
-	log  string
-	cmd  *exec.Cmd // nil while it is down
+	t     testing.TB
+	conf  string
+	log   string
+	cmd   *exec.Cmd // nil while it is down
+	paths []*Proxy  // between this server and each of the others, if they can be cut
 }
 
 // Cluster is one server, or several that form a cluster.
@@ -41,6 +42,7 @@ type Cluster struct {
 // Options of servers.
 type Options struct {
 	Cert, Key string // PEM files; if they are set, the server demands TLS
+	Divisible bool   // Isolate works; clients know only the servers that they were told of
 }
 
 // Start starts n servers and waits until JetStream answers. They end with the test.
@@ -52,18 +54,30 @@ func StartWith(t testing.TB, n int, o Options) *Cluster {
 	testkit.StartsProcesses(t)
 	c := &Cluster{t: t}
 	ports := freePorts(t, 2*n)
-	routes := make([]string, n)
+	routes := make([][]string, n) // of each server
+	paths := make([][]*Proxy, n)
 	for i := range n {
-		routes[i] = fmt.Sprintf("nats://127.0.0.1:%d", ports[n+i])
+		for j := range n {
+			port := ports[n+j]
+			if o.Divisible && i != j { // a proxy for each direction of each pair
+				p := newProxy(t, port)
+				paths[i], paths[j], port = append(paths[i], p), append(paths[j], p), p.Port
+			}
+			routes[i] = append(routes[i], fmt.Sprintf("nats://127.0.0.1:%d", port))
+		}
 	}
 	for i := range n {
 		dir := t.TempDir()
-		s := &Server{Name: fmt.Sprint("nats", i+1), Port: ports[i], t: t, conf: filepath.Join(dir, "conf"), log: filepath.Join(dir, "log")}
+		s := &Server{Name: fmt.Sprint("nats", i+1), Port: ports[i], t: t, conf: filepath.Join(dir, "conf"), log: filepath.Join(dir, "log"), paths: paths[i]}
 		var b strings.Builder
 		// sync_interval always: without it, a server that is killed may lose writes that it has acknowledged.
 		fmt.Fprintf(&b, "listen: 127.0.0.1:%d\nserver_name: %s\njetstream { store_dir: %q, sync_interval: always }\n", s.Port, s.Name, filepath.Join(dir, "store"))
 		if n > 1 {
-			fmt.Fprintf(&b, "cluster { name: test, listen: \"127.0.0.1:%d\", routes: [%s] }\n", ports[n+i], strings.Join(routes, ", "))
+			alone := ""
+			if o.Divisible { // the servers tell each other, and their clients, of no address that leads past the proxies
+				alone = `, no_advertise: true, advertise: "127.0.0.1:1"`
+			}
+			fmt.Fprintf(&b, "cluster { name: test, listen: \"127.0.0.1:%d\", routes: [%s]%s }\n", ports[n+i], strings.Join(routes[i], ", "), alone)
 		}
 		if o.Cert != "" {
 			fmt.Fprintf(&b, "tls { cert_file: %q, key_file: %q }\n", o.Cert, o.Key)
@@ -137,6 +151,22 @@ func (s *Server) Kill() {
 // Stop and Continue send SIGSTOP and SIGCONT.
 func (s *Server) Stop()     { _ = s.cmd.Process.Signal(syscall.SIGSTOP) }
 func (s *Server) Continue() { _ = s.cmd.Process.Signal(syscall.SIGCONT) }
+
+// Isolate cuts the server off from the other servers, but not from its clients, until Rejoin. The cluster must be Divisible.
+func (s *Server) Isolate() {
+	for _, p := range s.paths {
+		p.Hold()
+		p.Cut()
+	}
+}
+
+// Rejoin ends Isolate.
+func (s *Server) Rejoin() {
+	for _, p := range s.paths {
+		p.Cut()
+		p.Release()
+	}
+}
 
 // Forget removes what a server that is down has stored.
 func (s *Server) Forget() {

@@ -28,11 +28,16 @@ type direction struct{ fromClients, fromServer bool }
 // NewProxy starts a proxy before the server. It ends with the test.
 func NewProxy(t testing.TB, s *Server) *Proxy {
 	t.Helper()
+	return newProxy(t, s.Port)
+}
+
+func newProxy(t testing.TB, port int) *Proxy {
+	t.Helper()
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
 		t.Fatal(err)
 	}
-	p := &Proxy{Port: l.Addr().(*net.TCPAddr).Port, listener: l, to: "127.0.0.1:" + strconv.Itoa(s.Port), open: map[net.Conn]struct{}{}}
+	p := &Proxy{Port: l.Addr().(*net.TCPAddr).Port, listener: l, to: "127.0.0.1:" + strconv.Itoa(port), open: map[net.Conn]struct{}{}}
 	p.cond = sync.NewCond(&p.mu)
 	p.done.Go(func() { // ends with the listener
 		for {

@@ -7,7 +7,6 @@ import (
 	"fmt"
 	"io"
 	"math/rand/v2"
-	"net"
 	"os"
 	"path/filepath"
 	"strings"
@@ -99,19 +98,12 @@ func TestHistoryThroughFaults(t *testing.T) {
 
 // startNode starts a node at a place.
 func (w *trial) startNode(p *place) {
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		w.t.Fatal(err)
-	}
-	port := l.Addr().(*net.TCPAddr).Port
-	l.Close()
-	link := natsrig.NewProxy(w.t, &natsrig.Server{Port: port})
+	flags, link := w.nodes.behindProxy()
 	var nats []string
 	for _, proxy := range p.nats {
 		nats = append(nats, proxy.URL())
 	}
-	g, err := rig.StartGateway(w.nodes.flags(p.name, "--cluster", strings.Join(nats, ","), "--cluster-listen", fmt.Sprint("127.0.0.1:", port),
-		"--cluster-advertise", fmt.Sprint("wss://127.0.0.1:", link.Port), "--auth", "token", "--token-file", w.tokens, "--max-sessions", "64")...)
+	g, err := rig.StartGateway(w.nodes.flagsAt(nats, p.name, append(flags, "--auth", "token", "--token-file", w.tokens, "--max-sessions", "64")...)...)
 	if err != nil {
 		w.t.Fatal(err)
 	}

@@ -2,6 +2,8 @@ package cluster
 
 import (
 	"crypto/rand"
+	"fmt"
+	"net"
 	"os"
 	"path/filepath"
 	"strings"
@@ -25,7 +27,12 @@ type nodes struct {
 // newNodes starts servers of NATS and no node.
 func newNodes(t testing.TB, servers int) *nodes {
 	t.Helper()
-	n := &nodes{t: t, nats: natsrig.Start(t, servers), secret: filepath.Join(t.TempDir(), "secret")}
+	return newNodesWith(t, servers, natsrig.Options{})
+}
+
+func newNodesWith(t testing.TB, servers int, o natsrig.Options) *nodes {
+	t.Helper()
+	n := &nodes{t: t, nats: natsrig.StartWith(t, servers, o), secret: filepath.Join(t.TempDir(), "secret")}
 	if err := os.WriteFile(n.secret, []byte(rand.Text()+rand.Text()), 0o600); err != nil {
 		t.Fatal(err)
 	}
@@ -34,7 +41,25 @@ func newNodes(t testing.TB, servers int) *nodes {
 
 // flags are those of a node.
 func (n *nodes) flags(name string, more ...string) []string {
-	return append([]string{"--cluster", strings.Join(n.nats.URLs(), ","), "--cluster-listen", "127.0.0.1:0", "--cluster-secret", n.secret, "--node", name}, more...)
+	return n.flagsAt(n.nats.URLs(), name, more...)
+}
+
+// flagsAt are those of a node that knows only these servers of NATS.
+func (n *nodes) flagsAt(servers []string, name string, more ...string) []string {
+	return append([]string{"--cluster", strings.Join(servers, ","), "--cluster-listen", "127.0.0.1:0", "--cluster-secret", n.secret, "--node", name}, more...)
+}
+
+// behindProxy returns the flags of a node that the others reach through a proxy.
+func (n *nodes) behindProxy() (flags []string, link *natsrig.Proxy) {
+	n.t.Helper()
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		n.t.Fatal(err)
+	}
+	port := l.Addr().(*net.TCPAddr).Port
+	l.Close()
+	link = natsrig.NewProxy(n.t, &natsrig.Server{Port: port})
+	return []string{"--cluster-listen", fmt.Sprint("127.0.0.1:", port), "--cluster-advertise", fmt.Sprint("wss://127.0.0.1:", link.Port)}, link
 }
 
 // start starts a node.

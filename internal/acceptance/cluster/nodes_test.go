@@ -72,15 +72,18 @@ func TestNamesAreOfTheWholeCluster(t *testing.T) {
 	sees(t, b, "b")
 }
 
-// Without NATS everything goes on that needs no directory, and a node that starts meanwhile joins later.
+// Without NATS everything goes on that needs no directory, over the nodes known by then and for longer than a lease, and a node that starts meanwhile
+// joins later.
 func TestNodesWithoutDirectory(t *testing.T) {
 	t.Parallel()
 	n := newNodes(t, 1)
-	a := n.start("a")
-	sees(t, a, "a")
+	a, other := n.start("a"), n.start("other")
+	sees(t, a, "a", "other")
+	sees(t, other, "a", "other")
 	c := a.Dial(t)
-	id := c.Session(object{"name": "before"})
+	id := c.Session(object{"name": "before", "node": "a"})
 	n.nats.Servers[0].Kill()
+	gone := time.Now()
 	testkit.Eventually(t, "the directory is degraded", func() bool { return c.Call("system.ping", nil).Yes("degraded") })
 	if page := a.Get(t, "/readyz?verbose"); !strings.Contains(page, "degraded") {
 		t.Errorf("/readyz?verbose: %s", page)
@@ -94,18 +97,25 @@ func TestNodesWithoutDirectory(t *testing.T) {
 		rig.Expect(t, c.Run(c.Session(), "echo hi"), 0, "hi\n", "")
 	}
 	rig.Expect(t, c.Run(id, "echo hi"), 0, "hi\n", "")
-	other := c.Session()
+	unnamed := c.Session(object{"node": "other"})
 	waiting := []int{c.Begin("session.create", object{"name": "meanwhile"}), c.Begin("session.create", object{"request_key": "meanwhile"}), c.Begin("session.rename", object{"session_id": id, "name": "renamed"})}
-	rig.Expect(t, c.Run(other, "echo hi"), 0, "hi\n", "") // they do not hold up the connection
+	rig.Expect(t, c.Run(unnamed, "echo hi"), 0, "hi\n", "") // they do not hold up the connection
+	oc := other.Dial(t)
+	rig.Expect(t, oc.Call("exec.run", object{"session": "before", "command": "echo hi"}), 0, "hi\n", "") // the nodes ask each other
 	for _, waits := range waiting {
 		if f := c.Answer(waits); f.Code() != "DIRECTORY_UNAVAILABLE" {
 			t.Errorf("a new name without the directory: %+v", f.Error)
 		}
 	}
-	rig.Expect(t, c.Run(id, "echo hi"), 0, "hi\n", "")
+	time.Sleep(time.Until(gone.Add(lease + time.Second))) // nothing is forgotten by then
+	for _, c := range []*rig.Client{c, oc} {
+		rig.Expect(t, c.Run(id, "echo hi"), 0, "hi\n", "")
+		rig.Expect(t, c.Run(unnamed, "echo hi"), 0, "hi\n", "")
+	}
 	n.nats.Servers[0].Start()
-	sees(t, a, "a", "b")
-	sees(t, b, "a", "b")
+	for _, g := range []*rig.Server{a, b, other} {
+		sees(t, g, "a", "b", "other")
+	}
 	if f := bc.Try("session.create", object{"name": "before"}); f.Code() != "SESSION_EXISTS" {
 		t.Errorf("a second session with the name: %+v", f.Error)
 	}
@@ -141,7 +151,7 @@ func TestOneNodeRunsNothingOfACluster(t *testing.T) {
 func TestPlacement(t *testing.T) {
 	t.Parallel()
 	n := newNodes(t, 1)
-	a, b, g := n.start("a", "--node-label", "zone=east", "--max-sessions", "2"), n.start("b", "--node-label", "zone=west"), n.start("g", "--no-sessions")
+	a, b, g := n.start("a", "--node-label", "zone=east", "--max-sessions", "2", "--on-term", "drain"), n.start("b", "--node-label", "zone=west"), n.start("g", "--no-sessions")
 	for _, at := range []*rig.Server{a, b, g} {
 		sees(t, at, "a", "b")
 	}
@@ -182,6 +192,24 @@ func TestPlacement(t *testing.T) {
 	if stats := c.Call("system.stats", nil); stats.Num("active_sessions") < 2 {
 		t.Errorf("stats of the cluster: %v", stats)
 	}
+
+	// SIGTERM drains, too. The node waits for its sessions, whose clients come over other nodes, and then it is gone at once.
+	if err := syscall.Kill(a.Pid, syscall.SIGTERM); err != nil {
+		t.Fatal(err)
+	}
+	refused("SHUTTING_DOWN", "draining", object{"node": "a"})
+	for _, s := range c.Call("session.list", nil).Objs("sessions") {
+		if id := s.Str("session_id"); s.Str("node") == "a" {
+			rig.Expect(t, c.Run(id, "echo hi"), 0, "hi\n", "")
+			c.Call("session.destroy", object{"session_id": id})
+		}
+	}
+	select {
+	case <-a.Exited:
+	case <-time.After(testkit.Patience):
+		t.Fatal("the drained node has not ended")
+	}
+	sees(t, b, "b")
 }
 
 // A gateway whose keeper was killed tells the others that its sessions are gone, before it ends.

@@ -7,6 +7,7 @@ import (
 	"os/exec"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/coder/websocket"
 
@@ -14,7 +15,7 @@ import (
 	"trl/internal/testkit"
 )
 
-// A client of a node that owns no sessions works as on one node, and loses no byte when the gateway of the other node is killed.
+// A client of a node that owns no sessions works as on one node, and loses no byte when the gateway of the other node is killed, or its own.
 func TestNodeThatOwnsNoSessions(t *testing.T) {
 	t.Parallel()
 	n := newNodes(t, 1)
@@ -43,34 +44,9 @@ func TestNodeThatOwnsNoSessions(t *testing.T) {
 		t.Errorf("listed %v", list)
 	}
 
-	const lines = 120_000                                                             // less than what is kept of a command that nobody follows
-	st := c.Stream(s, fmt.Sprintf("seq %d", lines), object{"window_bytes": 64 << 10}) // nothing is acknowledged: the rest is still to come
-	var got strings.Builder
-	got.WriteString(c.Event("exec.output").Str("data"))
-	owner.KillGateway(t)
-	if code := c.CloseStatus(); code != websocket.StatusServiceRestart {
-		t.Errorf("closed with %d", code)
-	}
-	for _, f := range c.Seen("exec.output") { // those that came before the end
-		got.WriteString(f.Data.Str("data"))
-	}
-	c = gate.Dial(t)
-	testkit.Eventually(t, "the stream goes on", func() bool {
-		f := c.Try("exec.attach", object{"exec_id": st.Str("exec_id"), "offset": got.Len(), "on_slow": "block"})
-		if !f.OK && f.Code() != "NODE_UNREACHABLE" {
-			t.Fatalf("attach: %+v", f.Error)
-		}
-		return f.OK
-	})
-	rest, exit := c.Output(st.Str("stream_id"), got.Len())
-	got.WriteString(rest)
-	var want strings.Builder
-	for i := range lines {
-		fmt.Fprintln(&want, i+1)
-	}
-	if got.String() != want.String() || exit.Num("exit_code") != 0 {
-		t.Errorf("%d bytes, want %d; %v", got.Len(), want.Len(), exit)
-	}
+	c = streamThrough(t, c, s, owner, websocket.StatusServiceRestart, gate)
+	// The client's own gateway dies: every other one goes on with the stream.
+	c = streamThrough(t, c, s, gate, -1, owner) // without a close frame
 	rig.Expect(t, c.Call("exec.run", object{"session": "far", "command": "echo $X"}), 0, "7\n", "")
 	answer, err := http.Post("http://"+gate.Addr+"/v1/rpc", "application/json", strings.NewReader(`{"method":"exec.run","params":{"session":"far","command":"echo $X"}}`))
 	if err != nil {
@@ -104,4 +80,41 @@ func TestNodeThatOwnsNoSessions(t *testing.T) {
 	if text, err := io.ReadAll(resource.Body); err != nil || !strings.Contains(string(text), "on the record") {
 		t.Errorf("as a resource of /mcp: %s %v", text, err)
 	}
+}
+
+// streamThrough reads the output of a command, kills a gateway meanwhile, which must end the connection with this code, and reads the rest over the next
+// gateway. It returns the client of that one.
+func streamThrough(t *testing.T, c *rig.Client, session string, dies *rig.Server, want websocket.StatusCode, next *rig.Server) *rig.Client {
+	t.Helper()
+	const lines = 120_000                                                                   // less than what is kept of a command that nobody follows
+	st := c.Stream(session, fmt.Sprintf("seq %d", lines), object{"window_bytes": 64 << 10}) // nothing is acknowledged: the rest is still to come
+	var got strings.Builder
+	got.WriteString(c.Event("exec.output").Str("data"))
+	dies.KillGateway(t)
+	if code := c.CloseStatus(); code != want {
+		t.Errorf("closed with %d, want %d", code, want)
+	}
+	for _, f := range c.Seen("exec.output") { // those that came before the end
+		got.WriteString(f.Data.Str("data"))
+	}
+	start := time.Now()
+	c = next.Dial(t)
+	testkit.Eventually(t, "the stream goes on", func() bool {
+		f := c.Try("exec.attach", object{"exec_id": st.Str("exec_id"), "offset": got.Len(), "on_slow": "block"})
+		if !f.OK && f.Code() != "NODE_UNREACHABLE" {
+			t.Fatalf("attach: %+v", f.Error)
+		}
+		return f.OK
+	})
+	rig.Within(t, "the way back", start, 2*time.Second)
+	rest, exit := c.Output(st.Str("stream_id"), got.Len())
+	got.WriteString(rest)
+	var all strings.Builder
+	for i := range lines {
+		fmt.Fprintln(&all, i+1)
+	}
+	if got.String() != all.String() || exit.Num("exit_code") != 0 {
+		t.Errorf("%d bytes, want %d; %v", got.Len(), all.Len(), exit)
+	}
+	return c
 }

@@ -1,7 +1,6 @@
 package cluster
 
 import (
-	"context"
 	"crypto/rand"
 	"errors"
 	"os"
@@ -50,22 +49,13 @@ func TestStrangersGetNoLink(t *testing.T) {
 		{"a node with the epoch of another", n.secret, link.Node{Name: "new", Epoch: epochOf(t, b)}, link.ErrPeer},
 		{"a node with the owner's epoch", n.secret, link.Node{Name: "new", Epoch: to.Epoch}, link.ErrSelf},
 	} {
-		creds, err := link.OpenCredentials(link.Files{Secret: x.secret}, nil)
-		if err != nil {
-			t.Fatal(err)
-		}
-		d, err := link.NewDialer(context.Background(), link.DialerOptions{Self: x.self, Credentials: creds})
-		if err != nil {
-			t.Fatal(err)
-		}
-		c, err := d.Dial(t.Context(), to, &link.Hello{Principal: "local", Role: "admin", Transport: "websocket"})
+		c, err := dialLink(t, x.secret, x.self, to)
 		if !errors.Is(err, x.want) {
 			t.Errorf("%s: %v, want %v", x.what, err, x.want)
 		}
 		if c != nil {
 			c.Close(1000, "")
 		}
-		d.Close()
 		if x.want != nil {
 			refusals++
 		}
@@ -73,6 +63,11 @@ func TestStrangersGetNoLink(t *testing.T) {
 	testkit.Eventually(t, "the refusals are counted", func() bool {
 		return strings.Contains(a.Get(t, "/metrics"), "trl_links_refused_total "+string(rune('0'+refusals))+"\n")
 	})
+	for _, why := range []string{"handshake", "is of node b, not new", link.ErrSelf.Error()} {
+		if log := a.Log(); !strings.Contains(log, why) {
+			t.Errorf("no %q in the log:\n%s", why, log)
+		}
+	}
 }
 
 // A label in the config file counts at once, and what needs a restart is named.
