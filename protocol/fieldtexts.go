@@ -22,6 +22,8 @@ var meanings = map[string]string{
 	"node":                         "the name of the node that has it; absent if there is only one node",
 	"SessionCreate.node":           "the name of the node of a cluster on which to open it (the server chooses)",
 	"where":                        "labels that the node must have on which to open it; `zone` and `node` are labels, too (any node)",
+	"Drain.node":                   "the name of the node of a cluster to drain (the one that gets the request)",
+	"Drained.node":                 "the name of the node; absent if there is only one node",
 	"SystemStats.node":             "the name of the only node of a cluster to count (all)",
 	"Located.node":                 "the name of the node that has the session",
 	"Located.url":                  "the address at which clients reach this node, if it has one of its own",

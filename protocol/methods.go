@@ -134,7 +134,7 @@ var methods = []Method{
 	method[StreamAck, None]("stream.ack", "Acknowledges a stream that this client opened or attached with `window_bytes`, up to an offset: the server may send more. The offset only moves forward. For any other stream it has no effect."),
 
 	method[None, Pong]("system.ping", "Answers with the server's epoch, to show that the server is there."),
-	method[Drain, Drained]("system.drain", "Makes the server refuse new sessions, and end when the last one has ended; live sessions go on. For admins."),
+	method[Drain, Drained]("system.drain", "Makes the server, or another node of its cluster, refuse new sessions, and end when the last one has ended; live sessions go on. For admins."),
 	method[SystemStats, Stats]("system.stats", "Counts sessions, commands, processes and terminals: of all nodes of a cluster, or of one."),
 	method[None, Nodes]("system.nodes", "Lists the nodes of the cluster; on a single node that node alone."),
 	method[None, Capabilities]("system.capabilities", "Describes what the server can do, and its bounds."),

@@ -7,14 +7,16 @@ import (
 
 // Drain is the params of system.drain.
 type Drain struct {
+	Node string   `json:"node,omitzero"`
 	Wait *Seconds `json:"wait_s,omitzero"`
 	Undo bool     `json:"undo,omitzero"`
 }
 
 // Drained is the answer of system.drain.
 type Drained struct {
-	Draining       bool `json:"draining"`
-	ActiveSessions int  `json:"active_sessions"`
+	Node           string `json:"node,omitzero"`
+	Draining       bool   `json:"draining"`
+	ActiveSessions int    `json:"active_sessions"`
 }
 
 // Pong is the answer of system.ping.

@@ -19,8 +19,8 @@ import (
 func NewDrain() *cobra.Command {
 	var (
 		t    *target
+		q    protocol.Drain
 		wait time.Duration
-		undo bool
 	)
 	cmd := &cobra.Command{
 		Use: "drain", Short: "Make a running gateway refuse new sessions, and end with the last one",
@@ -33,34 +33,42 @@ as after SIGTERM. If you interrupt the command, the gateway continues the drain;
 The gateway has ended when nobody listens any more at its address on this machine, or at its Unix socket. If the connection is lost
 for another reason, the command tries for 45 s to connect again, and then fails.
 
+With --node it drains another node of the cluster, through any gateway. New sessions go to the other nodes. The node has ended when the
+gateway knows it no longer.
+
 With --json it prints the gateway's answer, one line each time that it asks a gateway.`,
-		Example: "  trl drain --wait 10m\n  trl drain --undo",
+		Example: "  trl drain --wait 10m\n  trl drain --node n2\n  trl drain --undo",
 		Args:    cmdline.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			if undo {
+			if q.Undo {
 				var now protocol.Drained
-				err := t.call(cmd.Context(), "system.drain", protocol.Drain{Undo: true}, &now)
+				err := t.call(cmd.Context(), "system.drain", q, &now)
 				if err != nil || !t.json {
 					return err
 				}
 				return cmdline.PrintLine(cmd.OutOrStdout(), now)
 			}
-			bound := time.Duration(-1)
-			if cmd.Flags().Changed("wait") {
-				bound = max(0, wait)
-			}
-			return drain(cmd.Context(), t, bound, func(now protocol.Drained) {
+			d := drain{node: q.Node, bound: -1, say: func(now protocol.Drained) {
 				if t.json {
 					_ = cmdline.PrintLine(cmd.OutOrStdout(), now) // if printing fails, the drain continues
 					return
 				}
-				fmt.Fprintf(cmd.ErrOrStderr(), "trl: draining, %d sessions live\n", now.ActiveSessions)
-			})
+				who := ""
+				if now.Node != "" {
+					who = "node " + now.Node + " is "
+				}
+				fmt.Fprintf(cmd.ErrOrStderr(), "trl: %sdraining, %d sessions live\n", who, now.ActiveSessions)
+			}}
+			if cmd.Flags().Changed("wait") {
+				d.bound = max(0, wait)
+			}
+			return d.run(cmd.Context(), t)
 		},
 	}
 	t = connection(cmd)
 	cmd.Flags().DurationVar(&wait, "wait", 0, "at most so long (default: as long as it takes)")
-	cmd.Flags().BoolVar(&undo, "undo", false, "take new sessions again")
+	cmd.Flags().StringVar(&q.Node, "node", "", "drain this `node` of the cluster (default: the one that the gateway is)")
+	cmd.Flags().BoolVar(&q.Undo, "undo", false, "take new sessions again")
 	return cmd
 }
 
@@ -70,9 +78,18 @@ const pollInterval = 500 * time.Millisecond
 // redialTimeout is how long drain tries to reach the gateway again: as long as other clients after a lost connection.
 const redialTimeout = 45 * time.Second
 
-// drain asks the gateway to drain and waits until it has ended. A gateway that replaces it, after a crash or an upgrade, does not know of
-// the drain, so drain asks again.
-func drain(ctx context.Context, t *target, bound time.Duration, say func(protocol.Drained)) error {
+// drain is a drain that the command waits for.
+type drain struct {
+	node  string        // the node to drain; "": the one that the gateway is
+	bound time.Duration // how long the drain may take; below 0: as long as it takes
+	say   func(protocol.Drained)
+
+	epoch string // of the node, once the drain has begun: a node that starts again under its name is another one
+}
+
+// run asks the gateway to drain and waits until the node has ended. A gateway that replaces it, after a crash or an upgrade, does not know of
+// the drain, so run asks again.
+func (d *drain) run(ctx context.Context, t *target) error {
 	o, err := t.resolve()
 	if err != nil {
 		return err
@@ -88,7 +105,7 @@ func drain(ctx context.Context, t *target, bound time.Duration, say func(protoco
 			switch {
 			case first, errors.As(err, &refused):
 				return err
-			case hasEnded(err):
+			case d.node == "" && hasEnded(err):
 				return nil
 			case time.Since(heard) > redialTimeout:
 				return fmt.Errorf("it is unknown whether the gateway has ended: %w", err)
@@ -96,21 +113,26 @@ func drain(ctx context.Context, t *target, bound time.Duration, say func(protoco
 			time.Sleep(pollInterval)
 			continue
 		}
-		q := protocol.Drain{}
-		if bound >= 0 {
-			left := protocol.Seconds(max(0, bound-time.Since(start)).Seconds())
+		q := protocol.Drain{Node: d.node}
+		if d.bound >= 0 {
+			left := protocol.Seconds(max(0, d.bound-time.Since(start)).Seconds())
 			q.Wait = &left
 		}
-		err = watchDrain(ctx, c, q, say)
+		err = d.watch(ctx, c, q)
 		c.Close()
-		heard = time.Now()
 		var refused *protocol.Error
-		switch {
-		case errors.As(err, &refused) && refused.Code != protocol.ShuttingDown && refused.Code != protocol.InternalError:
+		switch isRefused := errors.As(err, &refused); {
+		case err == nil:
+			return nil
+		case isRefused && refused.Code == protocol.NodeUnreachable && !first && time.Since(heard) < redialTimeout:
+			time.Sleep(pollInterval)
+			continue
+		case isRefused && refused.Code != protocol.ShuttingDown && refused.Code != protocol.InternalError:
 			return addHint(err)
 		case errors.Is(err, errDrainUndone):
 			return err
 		}
+		heard = time.Now()
 	}
 }
 
@@ -133,23 +155,63 @@ func hasEnded(err error) bool {
 
 var errDrainUndone = errors.New("somebody undid the drain")
 
-// watchDrain starts the drain on c and returns when the connection ends or somebody undoes the drain.
-func watchDrain(ctx context.Context, c *client.Client, q protocol.Drain, say func(protocol.Drained)) error {
-	var now protocol.Drained
-	if err := c.Call(ctx, "system.drain", q, &now); err != nil {
-		return err
-	}
-	say(now)
-	look := time.NewTicker(pollInterval)
-	defer look.Stop()
-	for range look.C {
-		var stats protocol.Stats
-		if err := c.Call(ctx, "system.stats", nil, &stats); err != nil {
+// watch starts the drain on c. It returns nil when another node has ended, and an error when the connection ends or somebody undoes the drain.
+func (d *drain) watch(ctx context.Context, c *client.Client, q protocol.Drain) error {
+	again := d.epoch != ""
+	if d.node != "" {
+		named, err := d.find(ctx, c)
+		if err != nil || again && named != nil && named.Epoch != d.epoch { // it has ended, and starts again
 			return err
 		}
-		if !stats.Draining {
+	}
+	var now protocol.Drained
+	if err := c.Call(ctx, "system.drain", q, &now); err != nil {
+		if refused, ok := errors.AsType[*protocol.Error](err); again && ok && refused.Code == protocol.InvalidParams { // there is no such node
+			return nil
+		}
+		return err
+	}
+	d.say(now)
+	look := time.NewTicker(pollInterval)
+	defer look.Stop()
+	for seen := false; ; <-look.C {
+		if d.node == "" {
+			var stats protocol.Stats
+			if err := c.Call(ctx, "system.stats", protocol.SystemStats{Node: now.Node}, &stats); err != nil {
+				return err
+			}
+			if !stats.Draining {
+				return errDrainUndone
+			}
+			continue
+		}
+		named, err := d.find(ctx, c)
+		switch {
+		case err != nil:
+			return err
+		case named == nil || named.Epoch != d.epoch:
+			return nil
+		case named.Draining:
+			seen = true // the gateway hears of it within a second
+		case seen:
 			return errDrainUndone
 		}
 	}
-	return nil
+}
+
+// find returns the node to drain as the gateway knows it, or another one with its name; nil: there is none. It remembers the epoch.
+func (d *drain) find(ctx context.Context, c *client.Client) (named *protocol.Node, err error) {
+	var all protocol.Nodes
+	if err := c.Call(ctx, "system.nodes", nil, &all); err != nil {
+		return nil, err
+	}
+	for i, n := range all.Nodes {
+		if n.Node == d.node && (named == nil || n.Epoch == d.epoch) {
+			named = &all.Nodes[i]
+		}
+	}
+	if named != nil && d.epoch == "" {
+		d.epoch = named.Epoch
+	}
+	return named, nil
 }

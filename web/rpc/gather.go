@@ -85,7 +85,7 @@ func (k *call) askOnly(n protocol.Node, params any) (data any, pending bool, err
 		data = answer.Clone()
 		return nil
 	}) != nil || data == nil {
-		return nil, false, protocol.Errorf(protocol.NodeUnreachable, "node %s cannot be reached", n.Node).With("node", n.Node).With("retry_after_ms", time.Second.Milliseconds())
+		return nil, false, cluster.Unreachable(n.Node, time.Second)
 	}
 	return data, false, nil
 }

@@ -78,7 +78,7 @@ func (cs *Clients) allNodes() []protocol.Node {
 	return cs.config.Cluster.Nodes.All()
 }
 
-// findNode returns the node with a name. The error is about the parameter node.
+// findNode returns the node with a name. The error is about the parameter node, unless the node may live.
 func (cs *Clients) findNode(name string) (protocol.Node, *protocol.Error) {
 	var names []string
 	for _, n := range cs.allNodes() {
@@ -86,6 +86,11 @@ func (cs *Clients) findNode(name string) (protocol.Node, *protocol.Error) {
 			return n, nil
 		}
 		names = append(names, n.Node)
+	}
+	if nodes := cs.config.Cluster.Nodes; nodes != nil {
+		if _, standing := nodes.Find(""); standing == cluster.MayLive { // as for every epoch that is not known
+			return protocol.Node{}, cluster.UnknownYet()
+		}
 	}
 	return protocol.Node{}, protocol.InvalidParam("node", "there is no node %q", name).With("nodes", names)
 }

@@ -463,6 +463,17 @@ func TestRolesOverARelay(t *testing.T) {
 	if r := root.Run(s, "echo root"); r.Stdout() != "root\n" {
 		t.Error(r)
 	}
+	for _, c := range []*rig.Client{bob, viewer} {
+		if code := c.Try("system.drain", object{"node": "one"}).Code(); code != "FORBIDDEN" {
+			t.Error(code)
+		}
+	}
+	if drained := root.Call("system.drain", object{"node": "one"}); drained.Str("node") != "one" {
+		t.Error(drained)
+	}
+	if f := root.Try("system.drain", object{"node": "nobody"}); f.Code() != "INVALID_PARAMS" || f.Error.Details["field"] != "node" {
+		t.Errorf("%+v", f.Error)
+	}
 	if list := root.Call("session.list", object{"all": true}).Objs("sessions"); len(list) != 1 || list[0].Str("owner") != "bob" {
 		t.Error(list)
 	}

@@ -11,6 +11,7 @@ import (
 
 	"trl/pool/ids"
 	"trl/protocol"
+	"trl/web/auth"
 	"trl/web/rpc/cluster"
 )
 
@@ -30,7 +31,7 @@ type target struct {
 	RequestID   jsontext.Value `json:"request_id"`
 
 	Name       string            `json:"name"` // of session.create
-	Node       string            `json:"node"`
+	Node       string            `json:"node"` // of session.create and system.drain
 	Where      map[string]string `json:"where"`
 	RequestKey string            `json:"request_key"`
 	IfExists   string            `json:"if_exists"`
@@ -127,6 +128,13 @@ func (k *call) route(h handler) (any, bool, error) {
 	switch _, usesDefault := defaults[k.method]; {
 	case k.method == "session.create":
 		return k.routeCreate(h, t)
+	case k.method == "system.drain" && t.Node != "" && c.principal.Role == auth.Admin:
+		n, fault := c.srv.findNode(t.Node)
+		if fault != nil || n.Epoch == c.relays.self {
+			return h.call.run(k, k.params)
+		}
+		k.remote = &remote{h: h, target: t}
+		return k.sendTo(n.Epoch, k.msg)
 	case t.RequestID != nil:
 		return k.routeByRequest(h, t)
 	case t.Session == "" && !usesDefault:

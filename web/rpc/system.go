@@ -1,6 +1,7 @@
 package rpc
 
 import (
+	"cmp"
 	"maps"
 	"time"
 
@@ -94,6 +95,10 @@ func systemDrain(k *call, q *protocol.Drain) (any, bool, error) {
 	if k.c.principal.Role != auth.Admin {
 		return nil, false, protocol.Errorf(protocol.Forbidden, "only an admin may drain the server")
 	}
+	if q.Node != "" && q.Node != k.c.srv.self().Node { // route has passed it on if there is such a node
+		_, fault := k.c.srv.findNode(q.Node)
+		return nil, false, cmp.Or(fault, protocol.InvalidParam("node", "this is another node")) // a link leads to one node alone
+	}
 	drains, p := k.c.srv.config.Drains, k.c.srv.pool
 	switch {
 	case q.Undo:
@@ -105,5 +110,5 @@ func systemDrain(k *call, q *protocol.Drain) (any, bool, error) {
 	default:
 		drains.Drain(q.Wait.Duration(), false)
 	}
-	return &protocol.Drained{Draining: drains.Draining(), ActiveSessions: p.LiveCount()}, false, nil
+	return &protocol.Drained{Node: k.c.srv.nodeName(), Draining: drains.Draining(), ActiveSessions: p.LiveCount()}, false, nil
 }

@@ -139,11 +139,13 @@ class Destroyed(TypedDict):
 
 
 class Drain(TypedDict):
+    node: NotRequired[str]
     wait_s: NotRequired[float]
     undo: NotRequired[bool]
 
 
 class Drained(TypedDict):
+    node: NotRequired[str]
     draining: bool
     active_sessions: int
 

@@ -81,6 +81,8 @@ export interface Destroyed {
 }
 
 export interface Drain {
+  /** the name of the node of a cluster to drain (the one that gets the request) */
+  node?: string;
   /** the server ends after this time, even if sessions still live (as long as it takes) */
   wait_s?: number;
   /** undo a drain (false) */
@@ -88,6 +90,8 @@ export interface Drain {
 }
 
 export interface Drained {
+  /** the name of the node; absent if there is only one node */
+  node?: string;
   /** new sessions are refused */
   draining: boolean;
   /** sessions that have not ended */
@@ -1480,7 +1484,7 @@ export interface Methods {
   "stream.ack": { params: StreamAck; result: {} };
   /** Answers with the server's epoch, to show that the server is there. */
   "system.ping": { params: {}; result: Pong };
-  /** Makes the server refuse new sessions, and end when the last one has ended; live sessions go on. For admins. */
+  /** Makes the server, or another node of its cluster, refuse new sessions, and end when the last one has ended; live sessions go on. For admins. */
   "system.drain": { params: Drain; result: Drained };
   /** Counts sessions, commands, processes and terminals: of all nodes of a cluster, or of one. */
   "system.stats": { params: SystemStats; result: Stats };
