@@ -1,4 +1,5 @@
 import type { Link } from "./link.cjs";
+import type { Pong } from "./wire.gen.cjs";
 /** How soon a connection that brings nothing is noticed. All times are in ms. */
 export interface Pace {
     /** Between two looks at the link. */
@@ -17,6 +18,8 @@ export declare const defaultPace: Pace;
 export interface Pulse {
     /** The time (ms) from a ping to its answer. */
     latency?(ms: number): void;
+    /** The server's answer to a ping. */
+    pong?(pong: Pong): void;
     /** A ping has no answer: the time (ms) since the last message. 0: a message has come again. */
     quiet?(ms: number): void;
 }

@@ -236,9 +236,10 @@ var Heartbeat = class {
     const sent = this.askedAt = performance.now();
     this.asking = true;
     try {
-      const { epoch } = await this.link.call("system.ping", {}).answer;
+      const pong = await this.link.call("system.ping", {}).answer;
       this.pulse.latency?.(performance.now() - sent);
-      return epoch;
+      this.pulse.pong?.(pong);
+      return pong.epoch;
     } finally {
       this.asking = false;
     }

@@ -1,4 +1,5 @@
 import type { Link } from "./link.ts";
+import type { Pong } from "./wire.gen.ts";
 
 /** How soon a connection that brings nothing is noticed. All times are in ms. */
 export interface Pace {
@@ -20,6 +21,8 @@ export const defaultPace: Pace = { tick: 5_000, askAfter: 20_000, askEvery: Infi
 export interface Pulse {
   /** The time (ms) from a ping to its answer. */
   latency?(ms: number): void;
+  /** The server's answer to a ping. */
+  pong?(pong: Pong): void;
   /** A ping has no answer: the time (ms) since the last message. 0: a message has come again. */
   quiet?(ms: number): void;
 }
@@ -49,9 +52,10 @@ export class Heartbeat {
     const sent = (this.askedAt = performance.now());
     this.asking = true;
     try {
-      const { epoch } = await this.link.call("system.ping", {}).answer;
+      const pong = await this.link.call("system.ping", {}).answer;
       this.pulse.latency?.(performance.now() - sent);
-      return epoch;
+      this.pulse.pong?.(pong);
+      return pong.epoch;
     } finally {
       this.asking = false;
     }

@@ -212,28 +212,7 @@ func TestNoSeriousAccessibilityViolations(t *testing.T) {
 	g := serve(t)
 	g.run("agent", "echo out; echo err >&2; false")
 	p := g.open()
-	check := func(view string) {
-		t.Helper()
-		for _, scheme := range []string{"light", "dark"} {
-			p.do(emulation.SetEmulatedMedia().WithFeatures([]*emulation.MediaFeature{{Name: "prefers-color-scheme", Value: scheme}}))
-			p.until("the terminal has the colours", fmt.Sprintf(`!trl.tabs.current?.xterm || (trl.tabs.current.xterm.options.theme.background === "#ffffff") === %t`, scheme == "light"))
-			p.until("the renderer has the colours", `(() => {
-				const rows = document.querySelector(".xterm-rows"), probe = document.createElement("i");
-				if (!rows) return true;
-				probe.style.color = trl.tabs.current.xterm.options.theme.foreground;
-				document.body.append(probe);
-				const same = getComputedStyle(probe).color === getComputedStyle(rows).color;
-				probe.remove();
-				return same;
-			})()`)
-			p.until("no animation runs", `document.getAnimations().length === 0`)
-			found := eval[string](p, `axe.run(document, {resultTypes: ["violations"]}).then((r) => r.violations.filter((v) => v.impact === "serious" || v.impact === "critical")
-				.map((v) => v.id + ": " + v.help + "\n" + v.nodes.map((n) => "  " + n.html.slice(0, 200) + "\n  " + n.failureSummary).join("\n")).join("\n"))`)
-			if found != "" {
-				t.Errorf("%s, %s:\n%s", view, scheme, found)
-			}
-		}
-	}
+	check := p.violations
 	p.do(chromedp.Evaluate(string(axe)+"\n;undefined", nil))
 	check("welcome")
 	p.newTerminal()
@@ -255,6 +234,30 @@ func TestNoSeriousAccessibilityViolations(t *testing.T) {
 	p.key("Escape", "Escape")
 	p.key("H", "KeyH", ctrl, shift)
 	check("keys")
+}
+
+// violations looks, in both schemes, for serious violations of the rules of accessibility. The page has loaded axe.
+func (p *page) violations(view string) {
+	p.t.Helper()
+	for _, scheme := range []string{"light", "dark"} {
+		p.do(emulation.SetEmulatedMedia().WithFeatures([]*emulation.MediaFeature{{Name: "prefers-color-scheme", Value: scheme}}))
+		p.until("the terminal has the colours", fmt.Sprintf(`!trl.tabs.current?.xterm || (trl.tabs.current.xterm.options.theme.background === "#ffffff") === %t`, scheme == "light"))
+		p.until("the renderer has the colours", `(() => {
+			const rows = document.querySelector(".xterm-rows"), probe = document.createElement("i");
+			if (!rows) return true;
+			probe.style.color = trl.tabs.current.xterm.options.theme.foreground;
+			document.body.append(probe);
+			const same = getComputedStyle(probe).color === getComputedStyle(rows).color;
+			probe.remove();
+			return same;
+		})()`)
+		p.until("no animation runs", `document.getAnimations().length === 0`)
+		found := eval[string](p, `axe.run(document, {resultTypes: ["violations"]}).then((r) => r.violations.filter((v) => v.impact === "serious" || v.impact === "critical")
+			.map((v) => v.id + ": " + v.help + "\n" + v.nodes.map((n) => "  " + n.html.slice(0, 200) + "\n  " + n.failureSummary).join("\n")).join("\n"))`)
+		if found != "" {
+			p.t.Errorf("%s, %s:\n%s", view, scheme, found)
+		}
+	}
 }
 
 func TestScrollbackIsDownloaded(t *testing.T) {

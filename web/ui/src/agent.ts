@@ -260,13 +260,14 @@ export class Agent implements View {
     const busy = s.state === "IDLE" && !!s.in_terminals?.length;
     const words = { CREATING: "starting", IDLE: busy ? "running in a terminal" : "idle", RUNNING: "running", TERMINATED: `ended: ${(s.reason ?? "").replaceAll("_", " ")}` };
     this.state.dataset.state = busy ? "RUNNING" : s.state;
-    const said = `${words[s.state]}|${this.takenOver}`;
+    const said = `${words[s.state]}|${s.node}|${this.takenOver}`;
     if (this.state.dataset.words !== said) {
       this.state.dataset.words = said;
-      fill(this.state, h("span", { class: "dot" }), h("strong", {}, this.label()), h("span", {}, words[s.state]), h("span", { class: "badge" }, this.takenOver ? "you can act here" : "read-only"));
+      fill(this.state, h("span", { class: "dot" }), h("strong", {}, this.label()), h("span", {}, words[s.state]), s.node && h("span", { class: "badge node-name", title: "the node of the session" }, s.node), h("span", { class: "badge" }, this.takenOver ? "you can act here" : "read-only"));
     }
     this.take.hidden = this.over || !this.mayChange();
     const facts: [string, string][] = [
+      ["Node", s.node ?? ""],
       ["Directory", s.working_dir],
       ["Shell", s.shell],
       ["Owner", s.owner ?? ""],

@@ -5,6 +5,7 @@ import { button, h } from "./dom";
 import { guestToken } from "./guest";
 import { icon } from "./icons";
 import { Keys } from "./keys";
+import { Nodes } from "./nodes";
 import { complain, noticeRegion } from "./notice";
 import { Pane } from "./pane";
 import { showPreferences } from "./preferences";
@@ -23,16 +24,19 @@ import { Workspace } from "./workspace";
 const connection = new Connection();
 const sessions = new Sessions(connection);
 const samples = new Samples(connection);
+const nodes = new Nodes(connection);
 const banner = new Banner(connection);
 const statusBar = new StatusBar(connection);
 
 const empty = h("div", { class: "welcome" });
 const tabs = new Tabs(empty);
-const workspace = new Workspace(connection, sessions, samples, tabs, banner);
+const workspace = new Workspace(connection, sessions, samples, nodes, tabs, banner);
 const sidebar = new Sidebar(
   sessions,
+  nodes,
   {
     create: () => void workspace.createSession(),
+    createOn: () => void workspace.createSessionOn(),
     terminal: (session) => void workspace.openTerminal(session.session_id),
     activity: (session) => workspace.openActivity(session.session_id),
     recordings: (session) => workspace.openRecordings(session.session_id),
@@ -157,4 +161,4 @@ workspace.restore();
 void connection.begin();
 
 // For the console, and for our tests.
-Object.assign(window, { trl: { connection, sessions, samples, tabs, workspace, settings, choose } });
+Object.assign(window, { trl: { connection, sessions, samples, nodes, tabs, workspace, settings, choose } });

@@ -1,4 +1,4 @@
-import { restarted, type Connection, type Status } from "./connection";
+import { nodeLost, restarted, type Connection, type Status } from "./connection";
 import { button, fill, h, say } from "./dom";
 import { duration, plural } from "./format";
 
@@ -54,7 +54,7 @@ export class Banner {
       case "down":
         this.element.hidden = false;
         this.element.dataset.kind = "down";
-        say(this.text, `Connection lost: ${status.why}.${status.why === restarted ? "" : " Sessions go on."}`);
+        say(this.text, `Connection lost: ${status.why}.${[restarted, nodeLost].includes(status.why) ? "" : " Sessions go on."}`);
         this.timer = setInterval(() => this.count(status), 200);
         this.count(status);
         return;

@@ -12,6 +12,9 @@ export type Status =
 
 /** The reason of a gateway that announces its end. It does not say whether another one takes over its sessions. */
 export const restarted = "the gateway is being restarted";
+/** The gateway has lost its link to the node of a session, and closes the connection with linkLost. Nobody knows yet whether that node goes on. */
+export const nodeLost = "the gateway has lost its link to the node of a session";
+const linkLost = "connection to the session's node was lost";
 /** A person waits for answers, so the page pings soon after the last message and soon reports silence. */
 const pace = { tick: 250, askAfter: 1_000, askEvery: 5_000, quietAfter: 2_250, silence: 12_000 };
 
@@ -22,8 +25,12 @@ export class Connection {
   readonly latency = new Signal<number>(); // round-trip time in ms
   /** The time (ms) since the last byte while a ping has no answer; 0 when a byte has come again. */
   readonly quiet = new Signal<number>();
-  /** The gateway's epoch has changed: the sessions that we knew are gone. */
+  /** The gateway's epoch has changed: the sessions that we knew are gone. In a cluster another node may have answered, and sessions have epochs of their own. */
   readonly lostEpoch = new Signal<string>();
+  /** The node that answers, or whether the cluster's directory works, has changed. */
+  readonly nodeChanged = new Signal<void>();
+  node = ""; // the name of the node that answers; "": there is one node
+  degraded = false; // the cluster's directory does not work
   now: Status = { kind: "connecting" };
   readonly client: Client;
 
@@ -38,6 +45,11 @@ export class Connection {
       pace,
       {
         latency: (ms) => this.latency.emit(ms),
+        pong: ({ node = "", degraded = false }) => {
+          if (node === this.node && degraded === this.degraded) return;
+          Object.assign(this, { node, degraded });
+          this.nodeChanged.emit();
+        },
         quiet: (ms) => {
           this.quietSince = ms && Date.now() - ms;
           this.quiet.emit(ms);
@@ -97,7 +109,7 @@ export class Connection {
   private cameBack(): void {
     const { epoch } = this.client;
     const away = this.downSince ? Date.now() - this.downSince : 0;
-    const other = this.epoch !== "" && this.epoch !== epoch;
+    const other = this.epoch !== "" && this.epoch !== epoch && !this.node;
     this.epoch = epoch;
     this.downSince = 0;
     this.downFor = "";
@@ -109,7 +121,8 @@ export class Connection {
     const now = Date.now();
     this.downSince ||= this.quietSince || now; // the silence began earlier
     this.quietSince = 0;
-    this.downFor ||= code === 1001 || code === 1012 ? restarted : code === 1013 ? "the gateway is overloaded" : why;
+    const words = why === linkLost ? nodeLost : code === 1001 || code === 1012 ? restarted : code === 1013 ? "the gateway is overloaded" : why;
+    this.downFor ||= words;
     this.become({ kind: "down", since: this.downSince, attempt: attempt + 1, retryAt: now + retryIn, why: this.downFor });
   }
 }

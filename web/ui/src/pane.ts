@@ -57,6 +57,7 @@ export class Pane implements View {
   private readonly readout = h("div", { class: "readout" });
   private readonly overlay = h("div", { class: "pane-note", attr: { role: "status", hidden: true } });
   private readonly size = h("span", { class: "pane-size num" });
+  private readonly node = h("span", { class: "badge node-name", attr: { hidden: true } });
   private readonly rec = h("span", { class: "rec", title: "This terminal is being recorded: what it shows, not what you type", attr: { role: "status" } });
   private readonly ends: (() => void)[] = [];
   private readonly watcher: ResizeObserver;
@@ -127,7 +128,7 @@ export class Pane implements View {
     this.element = h(
       "section",
       { class: "pane", attr: { "aria-label": "terminal" } },
-      h("div", { class: "pane-bar" }, this.readout, this.rec, this.size, this.tools()),
+      h("div", { class: "pane-bar" }, this.readout, this.rec, this.node, this.size, this.tools()),
       this.overlay,
       h("div", { class: "screen-frame" }, this.scroller, this.find.element),
       this.keybar.element,
@@ -305,6 +306,7 @@ export class Pane implements View {
       this.marks.finished.on((block) => this.finished(block)),
       this.sessions.changed.on(() => {
         this.drawRec();
+        this.drawNode();
         this.drawNote();
         this.changed.emit();
       }),
@@ -451,6 +453,16 @@ export class Pane implements View {
     fill(this.rec, on && h("span", { class: "rec-dot", attr: { "aria-hidden": "true" } }), on && h("span", {}, "recorded"));
   }
 
+  /** Shows on which node of a cluster the session is. */
+  private drawNode(): void {
+    const session = this.sessions.get(this.session);
+    const silent = !!session && this.sessions.isSilent(session);
+    this.node.hidden = !session?.node;
+    this.node.title = silent ? "the node of the session, which does not answer" : "the node of the session";
+    this.node.classList.toggle("silent", silent);
+    say(this.node, `${session?.node ?? ""}${silent ? " does not answer" : ""}`);
+  }
+
   /** Says why typing is not possible here, and what the person can do about it. */
   private drawNote(): void {
     const over = !this.ended && this.connection.now.kind === "over" && this.connection.now;
@@ -487,6 +499,7 @@ export class Pane implements View {
 
   private draw(): void {
     this.drawRec();
+    this.drawNode();
     this.drawNote();
     this.element.classList.toggle("view-only", this.terminal.mode === "view");
     this.xterm.options.cursorStyle = this.terminal.mode === "view" && !this.ended ? "underline" : "block";

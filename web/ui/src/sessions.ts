@@ -10,6 +10,8 @@ export class Sessions {
   readonly changed = new Signal<void>();
   list: SessionInfo[] = [];
   loaded = false;
+  only = ""; // the node whose sessions the list shows; "": all
+  silent: string[] = []; // the nodes that did not answer: their sessions are listed as they were
   private readonly names = new Map<string, string>(); // by id, of all sessions seen so far, including those that are gone
   private asking = false;
   private again = false;
@@ -36,6 +38,11 @@ export class Sessions {
     if (!this.names.has(id)) this.names.set(id, name);
   }
 
+  /** Whether the session's node did not answer, so that nobody knows what the session does now. */
+  isSilent(session: SessionInfo): boolean {
+    return session.node !== undefined && this.silent.includes(session.node);
+  }
+
   get live(): SessionInfo[] {
     return this.list.filter((s) => s.state !== "TERMINATED");
   }
@@ -49,7 +56,11 @@ export class Sessions {
     this.asking = true;
     try {
       const lists = await Promise.all([this.connection.call("session.list", {}), this.connection.call("session.list", { state: "TERMINATED" })]);
-      this.list = lists.flatMap(({ sessions }) => sessions).sort((a, b) => Number(a.state === "TERMINATED") - Number(b.state === "TERMINATED") || Date.parse(a.created_at) - Date.parse(b.created_at));
+      const listed = lists.flatMap(({ sessions }) => sessions);
+      this.silent = [...new Set(lists.flatMap(({ partial = [] }) => partial))].sort();
+      const ids = new Set(listed.map((s) => s.session_id));
+      const unheard = this.list.filter((s) => this.isSilent(s) && !ids.has(s.session_id));
+      this.list = [...listed, ...unheard].sort((a, b) => Number(a.state === "TERMINATED") - Number(b.state === "TERMINATED") || Date.parse(a.created_at) - Date.parse(b.created_at));
       for (const session of this.list) this.names.set(session.session_id, nameOf(session));
       this.loaded = true;
       this.changed.emit();

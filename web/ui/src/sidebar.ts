@@ -3,11 +3,13 @@ import { exitMark } from "./exit";
 import { age, bytes, duration, firstLine } from "./format";
 import { icon } from "./icons";
 import { blockWords, endingOf, type Block } from "./marks";
+import type { Nodes } from "./nodes";
 import { nameOf, type Sessions } from "./sessions";
 import type { SessionInfo } from "./wire";
 
 export interface SidebarActions {
   create(): void;
+  createOn(): void; // asks on which node
   terminal(session: SessionInfo): void;
   activity(session: SessionInfo): void;
   recordings(session: SessionInfo): void;
@@ -29,24 +31,38 @@ export class Sidebar {
   private readonly empty = h("p", { class: "empty" });
   private readonly heading = h("h2", {}, "Sessions");
   private readonly count = h("span", { class: "count" });
+  private readonly filter = h("select", { class: "node-filter", attr: { "aria-label": "Sessions of which node", hidden: true } });
+  private readonly silent = h("p", { class: "silent-nodes", attr: { role: "status", hidden: true } });
 
   constructor(
     private readonly sessions: Sessions,
+    private readonly nodes: Nodes,
     private readonly actions: SidebarActions,
     mayChange: () => boolean,
   ) {
     const create = button("New session", () => actions.create(), { icon: icon("plus"), hint: "New session (Ctrl+Shift+Enter)" });
+    const createOn = button("New session on a node", () => actions.createOn(), { icon: icon("nodes") });
+    createOn.hidden = true;
     this.body = h("div", { class: "sidebar-body" }, this.list, this.empty);
     create.hidden = true; // until the capabilities are known
     this.element = h(
       "nav",
       { class: "sidebar", attr: { id: "sidebar", "aria-label": "sessions" } },
-      h("div", { class: "sidebar-head" }, this.heading, this.count, create),
+      h("div", { class: "sidebar-head" }, this.heading, this.count, h("span", { class: "sidebar-tools" }, create, createOn)),
+      this.filter,
+      this.silent,
       this.body,
     );
-    sessions.changed.on(() => {
+    const draw = () => {
       create.hidden = !mayChange();
+      createOn.hidden = !mayChange() || !nodes.clustered;
       this.draw(mayChange());
+    };
+    sessions.changed.on(draw);
+    nodes.changed.on(draw);
+    this.filter.addEventListener("change", () => {
+      sessions.only = this.filter.value;
+      draw();
     });
     setInterval(() => this.tick(), 1000);
   }
@@ -70,11 +86,14 @@ export class Sidebar {
   private draw(mayChange: boolean): void {
     const seen = new Set<string>();
     const inOrder: HTMLElement[] = [];
+    this.drawFilter();
+    const { only, silent } = this.sessions;
     for (const session of this.sessions.list) {
+      if (only && session.node !== only) continue;
       seen.add(session.session_id);
       let row = this.rows.get(session.session_id);
       if (!row) this.rows.set(session.session_id, (row = new Row(session, this.actions)));
-      row.update(session, mayChange);
+      row.update(session, mayChange, this.sessions.isSilent(session));
       inOrder.push(row.element);
     }
     for (const [id, row] of this.rows) {
@@ -85,11 +104,29 @@ export class Sidebar {
     inOrder.forEach((element, at) => {
       if (this.list.children[at] !== element) this.list.insertBefore(element, this.list.children[at] ?? null);
     });
-    say(this.count, this.sessions.live.length ? String(this.sessions.live.length) : "");
+    const live = this.sessions.live.filter((session) => !only || session.node === only).length;
+    say(this.count, live ? String(live) : "");
+    this.silent.hidden = silent.length === 0;
+    say(this.silent, silent.length ? `${list(silent)} ${silent.length === 1 ? "does" : "do"} not answer. The sessions there are shown as they were.` : "");
     this.empty.hidden = inOrder.length > 0;
     if (!this.empty.hidden) {
-      fill(this.empty, "No sessions. They appear here when you open one, or when a program does over the API.");
+      fill(this.empty, only ? `No sessions on ${only}.` : "No sessions. They appear here when you open one, or when a program does over the API.");
     }
+  }
+
+  /** Offers the nodes of a cluster. A node that is gone, and whose sessions are, is not shown any longer. */
+  private drawFilter(): void {
+    const { nodes, sessions } = this;
+    const names = nodes.clustered ? [...new Set([...nodes.list.map(({ node }) => node), ...sessions.list.flatMap(({ node }) => node ?? [])])].sort() : [];
+    if (!names.includes(sessions.only)) sessions.only = "";
+    this.filter.hidden = names.length < 2;
+    const words = names.map((name) => [name, `${name} · ${sessions.live.filter(({ node }) => node === name).length}`]);
+    const said = JSON.stringify(words);
+    if (this.filter.dataset.words !== said) {
+      this.filter.dataset.words = said;
+      fill(this.filter, ...[["", "All nodes"], ...words].map(([value, text]) => h("option", { attr: { value } }, text)));
+    }
+    this.filter.value = sessions.only;
   }
 
   /** Draws a change that the gateway's list does not have. */
@@ -98,9 +135,15 @@ export class Sidebar {
   }
 }
 
+/** n1, n2 and n3 */
+function list(names: string[]): string {
+  return new Intl.ListFormat("en").format(names);
+}
+
 class Row {
   readonly element: HTMLLIElement;
   private session: SessionInfo;
+  private silent = false;
   private readonly dot = h("span", { class: "dot" });
   private readonly name = h("span", { class: "session-name" });
   private readonly rec = h("span", { class: "rec", title: "being recorded", attr: { hidden: true } }, h("span", { class: "rec-dot", attr: { "aria-hidden": "true" } }), h("span", { class: "sr" }, "being recorded"));
@@ -141,8 +184,10 @@ class Row {
     return fresh;
   }
 
-  update(session: SessionInfo, mayChange: boolean): void {
+  update(session: SessionInfo, mayChange: boolean, silent: boolean): void {
     this.session = session;
+    this.silent = silent;
+    this.element.classList.toggle("silent", silent);
     this.element.dataset.state = session.state;
     say(this.name, nameOf(session));
     this.rec.hidden = !session.recording;
@@ -153,13 +198,16 @@ class Row {
   tick(): void {
     const s = this.session;
     const [inTerminal] = s.in_terminals ?? [];
-    const busy = s.current_exec ? undefined : this.ofTerminal(s);
+    const busy = s.current_exec || this.silent ? undefined : this.ofTerminal(s);
     this.element.classList.toggle("busy", busy ?? !!inTerminal);
     this.dot.title = s.state === "IDLE" && (busy || inTerminal) ? "running in a terminal" : stateWords[s.state];
     say(this.age, age(s.created_at));
     this.age.title = `since ${new Date(s.created_at).toLocaleString()}`;
     if (busy !== undefined) {
       // ofTerminal has shown the command
+    } else if (this.silent) {
+      this.doing.title = "";
+      this.put(this.doing, `silent ${s.node}`, () => [`${s.node} does not answer`]);
     } else if (s.current_exec ?? inTerminal) {
       const { command, started_at } = (s.current_exec ?? inTerminal)!;
       const ran = started_at ? duration(Math.max(0, Math.floor((Date.now() - Date.parse(started_at)) / 1000) * 1000)) : "";
@@ -175,6 +223,7 @@ class Row {
       this.put(this.doing, s.state, () => [stateWords[s.state]]);
     }
     const facts = [
+      s.node ?? "",
       s.shell.split("/").pop(),
       s.memory_bytes ? bytes(s.memory_bytes) : "",
       s.queue_length ? `${s.queue_length} queued` : "",

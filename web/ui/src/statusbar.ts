@@ -13,8 +13,9 @@ export class StatusBar {
   private readonly who = h("span");
   private readonly latency = h("span", { class: "latency num" });
   private readonly dot = h("span", { class: "dot" });
+  private capabilities: Capabilities | undefined;
 
-  constructor(connection: Connection) {
+  constructor(private readonly connection: Connection) {
     const words = h("span", {}, "connecting");
     fill(this.latency, this.dot, words);
     this.element = h("footer", { class: "statusbar" }, this.who, h("span", { class: "status-right" }, this.viewers.element, this.latency));
@@ -23,6 +24,7 @@ export class StatusBar {
       this.latency.title = "round trip to the gateway";
       say(words, ms < 10 ? `${ms.toFixed(1)} ms` : `${Math.round(ms)} ms`);
     });
+    connection.nodeChanged.on(() => this.draw());
     connection.quiet.on((ms) => {
       if (!ms) return;
       this.latency.dataset.level = "off";
@@ -35,9 +37,17 @@ export class StatusBar {
     });
   }
 
-  introduce({ version, principal, isolation }: Capabilities): void {
+  introduce(capabilities: Capabilities): void {
+    this.capabilities = capabilities;
+    this.draw();
+  }
+
+  private draw(): void {
+    if (!this.capabilities) return;
+    const { version, principal, isolation } = this.capabilities;
+    const { node, degraded } = this.connection;
     const guest = principal?.share && `guest of ${principal.subject} (${principal.share.mode === "control" ? "may type" : "may watch"})`;
-    const words = [guest ?? (principal && `${principal.subject} (${principal.role})`), `trl ${version}`, isolation.tier && `isolation: ${isolation.tier}`];
+    const words = [guest ?? (principal && `${principal.subject} (${principal.role})`), `trl ${version}`, isolation.tier && `isolation: ${isolation.tier}`, node && `node ${node}`, degraded && "the cluster's directory does not answer"];
     say(this.who, words.filter(Boolean).join(" · "));
   }
 }

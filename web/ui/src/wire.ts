@@ -2,7 +2,7 @@
 import type * as wire from "../../../client/typescript/src/wire.gen";
 
 export type {
-  Capabilities, ExecEntry, ExecExit, ProcessInfo, Recording, SessionInfo, Share, Stats, TermViewer,
+  Capabilities, ExecEntry, ExecExit, Node, ProcessInfo, Recording, SessionInfo, Share, Stats, TermViewer,
 } from "../../../client/typescript/src/wire.gen";
 /** Every method: its params and the data of its success. */
 export type Methods = { [M in keyof wire.Methods]: [wire.Methods[M]["params"], wire.Methods[M]["result"]] };

@@ -5,8 +5,10 @@ import type { Connection } from "./connection";
 import { ask, askText } from "./dialog";
 import { h } from "./dom";
 import { guestToken } from "./guest";
+import type { Nodes } from "./nodes";
 import { complain } from "./notice";
 import { Pane } from "./pane";
+import { askPlace, type Place as NodePlace } from "./place";
 import { Player } from "./player";
 import { Pool } from "./pool";
 import { Recordings } from "./recordings";
@@ -38,6 +40,7 @@ export class Workspace {
     private readonly connection: Connection,
     private readonly sessions: Sessions,
     private readonly samples: Samples,
+    private readonly nodes: Nodes,
     private readonly tabs: Tabs,
     private readonly banner: Banner,
   ) {
@@ -73,19 +76,26 @@ export class Workspace {
     showShares(this.connection, session.session_id, nameOf(session), current instanceof Pane && current.session === session.session_id && !current.terminal.over ? current.term : undefined);
   }
 
-  async createSession(): Promise<void> {
+  /** Makes a session, in a cluster where there is room or on the wanted node, and shows its terminal. */
+  async createSession(place: NodePlace = {}): Promise<void> {
     const shells = this.capabilities?.shells ?? [];
     const bash = shells.find((shell) => shell.split("/").pop() === "bash"); // people want their line editing; programs say what they want
     const taken = new Set(this.sessions.live.map((s) => s.name));
     let n = 1;
     while (taken.has(`web-${n}`)) n++;
     try {
-      const made = await this.connection.call("session.create", { name: `web-${n}`, ...(bash && { shell: bash }) });
+      const made = await this.connection.call("session.create", { name: `web-${n}`, ...(bash && { shell: bash }), ...place });
+      if (this.sessions.only !== made.node) this.sessions.only = ""; // the list shows the new session
       await this.sessions.refresh();
       await this.openTerminal(made.session_id);
     } catch (error) {
       complain("New session", error);
     }
+  }
+
+  async createSessionOn(): Promise<void> {
+    const place = await askPlace(this.nodes);
+    if (place) await this.createSession(place);
   }
 
   /** Shows the session's terminal: the one that is open here, else one that runs, else a new one. */
@@ -120,7 +130,7 @@ export class Workspace {
   }
 
   openPool(): void {
-    this.put(this.tabs.find("pool") ?? new Pool(this.samples));
+    this.put(this.tabs.find("pool") ?? new Pool(this.samples, this.nodes, (place) => void this.createSession(place), () => this.mayOwn));
   }
 
   /** The recordings of a session, or all. */
