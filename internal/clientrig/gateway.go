@@ -23,14 +23,20 @@ type gateway struct {
 	trl, dir, home, addr string
 	args                 []string
 	tokens               map[string]string // by role; set once
-	proxy                *proxy
-	server               *rig.Server // the running keeper; restart replaces it
+	proxy                *proxy            // nil for an owner
+	server               *rig.Server       // the running keeper; restart replaces it
+	cluster              *cluster          // nil: the gateway owns its sessions itself
 }
 
 func newGateway(trl, dir string, args []string) (*gateway, error) {
 	g := &gateway{trl: trl, dir: dir, home: filepath.Join(dir, "home"), addr: "127.0.0.1:0", args: args, tokens: map[string]string{}}
 	if err := os.Mkdir(g.home, 0o700); err != nil {
 		return nil, err
+	}
+	if os.Getenv("TRL_TEST_RELAY") != "" {
+		if err := g.joinCluster(); err != nil {
+			return nil, errors.Join(err, g.stop())
+		}
 	}
 	for _, role := range []string{"admin", "user", "viewer"} {
 		subject := map[string]string{"admin": "root"}[role]
@@ -44,7 +50,7 @@ func newGateway(trl, dir string, args []string) (*gateway, error) {
 		g.tokens[role] = strings.TrimSpace(string(out))
 	}
 	if err := g.start(); err != nil {
-		return nil, err
+		return nil, errors.Join(err, g.stop())
 	}
 	p, err := newProxy(g.addr)
 	if err != nil {
@@ -56,8 +62,21 @@ func newGateway(trl, dir string, args []string) (*gateway, error) {
 
 func (g *gateway) state() string { return filepath.Join(g.dir, "state") }
 
-// start starts the keeper, the second time on the address of the first.
+// start starts the keeper, the second time on the address of the first. In a cluster it starts the owner first, and waits until the two know each other.
 func (g *gateway) start() error {
+	if g.cluster == nil {
+		return g.startOne()
+	}
+	if err := g.cluster.owner.startOne(); err != nil {
+		return err
+	}
+	if err := g.startOne(); err != nil {
+		return err
+	}
+	return g.awaitOwner()
+}
+
+func (g *gateway) startOne() error {
 	s := &rig.Server{Dir: g.dir, Home: g.home, Book: &testkit.LogBook{}, Exited: make(chan struct{})}
 	s.Cmd = exec.Command(g.trl, append([]string{"serve", "--listen", g.addr, "--state-dir", g.state(), "--default-dir", g.home}, g.args...)...)
 	s.Cmd.Env = append(os.Environ(), "HOME="+g.home, "TRL_STATE_DIR="+g.state())
@@ -84,8 +103,14 @@ func (g *gateway) start() error {
 	return fmt.Errorf("trl serve ended: %s", s.Log())
 }
 
-// kill ends the gateway in the worst way and returns when another one is there. The keeper, and with it the sessions, live on.
+// kill ends the gateway in the worst way, in a cluster those of both nodes, and returns when another one is there. The keeper, and with it the sessions,
+// live on.
 func (g *gateway) kill() error {
+	if g.cluster != nil {
+		if err := g.cluster.owner.kill(); err != nil {
+			return err
+		}
+	}
 	old := 0
 	if !eventually(func() bool { old = g.server.GatewayPid(); return old > 0 }) {
 		return errors.New("no gateway to kill")
@@ -100,6 +125,11 @@ func (g *gateway) kill() error {
 }
 
 func (g *gateway) upgrade() error {
+	if g.cluster != nil {
+		if err := g.cluster.owner.upgrade(); err != nil {
+			return err
+		}
+	}
 	var out []byte
 	if eventually(func() (done bool) {
 		var err error
@@ -119,8 +149,19 @@ func (g *gateway) restart() error {
 	return g.start()
 }
 
-// terminate ends the keeper as an operator would.
+// terminate ends the keeper as an operator would, in a cluster those of both nodes.
 func (g *gateway) terminate() error {
+	var err error
+	if g.cluster != nil {
+		err = g.cluster.owner.terminate()
+	}
+	return errors.Join(err, g.terminateOne())
+}
+
+func (g *gateway) terminateOne() error {
+	if g.server == nil {
+		return nil
+	}
 	_ = g.server.Cmd.Process.Signal(syscall.SIGTERM)
 	select {
 	case <-g.server.Exited:
@@ -136,7 +177,11 @@ func (g *gateway) stop() error {
 	if g.proxy != nil {
 		g.proxy.close()
 	}
-	return errors.Join(g.terminate(), os.RemoveAll(g.dir))
+	err := g.terminate()
+	if g.cluster != nil {
+		g.cluster.nats.end()
+	}
+	return errors.Join(err, os.RemoveAll(g.dir))
 }
 
 func eventually(ok func() bool) bool {
