@@ -23,7 +23,7 @@ import (
 	"trl/protocol"
 )
 
-var faultsFor = flag.Duration("for", 20*time.Second, "how long TestHistoryThroughFaults makes faults")
+var faultsFor = flag.Duration("for", 15*time.Second, "how long TestHistoryThroughFaults makes faults")
 
 // trial is a cluster whose nodes, gateways, servers and connections fail, and the clients that use it.
 type trial struct {
@@ -286,9 +286,15 @@ func cmpCode(err error) string {
 
 // work uses one session of the principal, an old or a new one.
 func (v *visit) work() {
-	name := [...]string{"a", "b", ""}[rand.IntN(3)]
-	o := &client.SessionOptions{Name: name}
-	s, err := v.c.CreateSession(v.ctx, o)
+	name := [...]string{"a", "b", "", "by key"}[rand.IntN(4)]
+	var s *client.Session
+	var err error
+	if name == "by key" {
+		name = ""
+		s, err = v.createByKey()
+	} else {
+		s, err = v.c.CreateSession(v.ctx, &client.SessionOptions{Name: name})
+	}
 	switch {
 	case err == nil:
 		epoch, _ := ids.EpochOf('s', s.ID())
@@ -316,18 +322,54 @@ func (v *visit) work() {
 	}
 	if name == "" || rand.IntN(3) == 0 {
 		v.history.ends(s.ID())
-		if err := s.Destroy(v.ctx); v.noted(s.ID(), err) {
+		end, what := s.Destroy, "destroyed"
+		if rand.IntN(2) == 0 {
+			end, what = s.Kill, "sessions killed"
+		}
+		if err := end(v.ctx); v.noted(s.ID(), err) {
 			v.history.over(s.ID(), nil)
-			v.history.count("destroyed")
+			v.history.count(what)
 		}
 	}
+}
+
+// createByKey sends the same request to two gateways at once. They must not make two sessions.
+func (v *visit) createByKey() (*client.Session, error) {
+	q := protocol.SessionCreate{RequestKey: v.prefix + ".create"}
+	v.mu.Lock()
+	g := v.places[rand.IntN(len(v.places))].g
+	v.mu.Unlock()
+	var second protocol.Session
+	secondErr := client.ErrConnectionLost
+	var both sync.WaitGroup
+	if g != nil {
+		both.Go(func() {
+			c, err := v.dial(v.ctx, g.Addr, v.number)
+			if err != nil {
+				return
+			}
+			defer c.Close()
+			secondErr = c.Call(v.ctx, "session.create", q, &second)
+		})
+	}
+	var first protocol.Session
+	err := v.c.Call(v.ctx, "session.create", q, &first)
+	both.Wait()
+	switch {
+	case err != nil && secondErr == nil:
+		first, err = second, nil
+	case err == nil && secondErr == nil:
+		v.history.sameSession(q.RequestKey, &first, &second)
+	}
+	v.history.count("created by key")
+	return v.c.SessionWithID(first.SessionID), err
 }
 
 // step does one thing, and reports whether the session is still of use.
 func (v *visit) step(s *client.Session) bool {
 	v.key++
 	key, sent := fmt.Sprintf("%s.%d", v.prefix, v.key), time.Now()
-	switch rand.IntN(5) {
+	switch rand.IntN(6) {
 	case 0, 1:
 		r, err := s.Exec(v.ctx, v.history.command(v.principal, key), &client.ExecOptions{RequestKey: key})
 		if errors.Is(err, client.ErrConnectionLost) { // another gateway gives the result of the same run
@@ -362,7 +404,37 @@ func (v *visit) step(s *client.Session) bool {
 		}
 		v.history.used(s.ID(), v.principal, sent)
 		v.history.count("processes")
+	case 5:
+		return v.killed(s, sent)
 	}
+	return true
+}
+
+// killed starts a command that would take long, and kills it.
+func (v *visit) killed(s *client.Session, sent time.Time) bool {
+	e, err := s.ExecStream(v.ctx, "echo begun; sleep 1000", nil)
+	if !v.noted(s.ID(), err) {
+		return false
+	}
+	err = e.Kill(v.ctx)
+	for errors.Is(err, client.ErrConnectionLost) && v.ctx.Err() == nil { // it may still run
+		err = e.Kill(v.ctx)
+	}
+	if !v.noted(s.ID(), err) {
+		return false
+	}
+	r, err := e.Result(v.ctx)
+	if unknown := new(client.OutcomeUnknownError); errors.As(err, &unknown) {
+		return v.unknown(s, e.ID(), nil)
+	}
+	if !v.noted(s.ID(), err) {
+		return false
+	}
+	v.history.used(s.ID(), v.principal, sent)
+	if r.ExitCode == 0 || !r.Cancelled {
+		v.history.fault("%s: a killed command ended with %+v", v.prefix, r)
+	}
+	v.history.count("commands killed")
 	return true
 }
 

@@ -9,6 +9,8 @@ import (
 	"sync"
 	"testing"
 	"time"
+
+	"trl/protocol"
 )
 
 // history is what clients of a cluster were told, and what was done to it. Its checks find what may never be, whatever fails.
@@ -18,6 +20,7 @@ type history struct {
 	mu       sync.Mutex
 	sessions map[string]*pastSession // guarded by mu
 	keys     map[string]bool         // guarded by mu; by request key: its command was said to have run
+	ended    map[string]bool         // guarded by mu; epochs of nodes that were killed
 	counts   map[string]int          // guarded by mu; how often what happened
 	wrong    []string                // guarded by mu
 }
@@ -31,7 +34,7 @@ type pastSession struct {
 }
 
 func newHistory(t *testing.T) *history {
-	return &history{dir: t.TempDir(), sessions: map[string]*pastSession{}, keys: map[string]bool{}, counts: map[string]int{}}
+	return &history{dir: t.TempDir(), sessions: map[string]*pastSession{}, keys: map[string]bool{}, ended: map[string]bool{}, counts: map[string]int{}}
 }
 
 func (h *history) fault(format string, args ...any) {
@@ -59,6 +62,15 @@ func (h *history) created(id, epoch, principal, name string) {
 	h.counts["created"]++
 }
 
+// sameSession notes that two gateways have answered one request to make a session. They may name two sessions only if one of their nodes has ended.
+func (h *history) sameSession(key string, a, b *protocol.Session) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if a.SessionID != b.SessionID && !h.ended[a.Epoch] && !h.ended[b.Epoch] {
+		h.wrong = append(h.wrong, fmt.Sprintf("the request %s has made %s and %s", key, a.SessionID, b.SessionID))
+	}
+}
+
 // ends notes that a session may end from now on.
 func (h *history) ends(id string) {
 	now := time.Now()
@@ -74,6 +86,7 @@ func (h *history) nodeEnds(epoch string) {
 	now := time.Now()
 	h.mu.Lock()
 	defer h.mu.Unlock()
+	h.ended[epoch] = true
 	for _, s := range h.sessions {
 		if s.epoch == epoch && s.until.IsZero() {
 			s.until = now
@@ -207,7 +220,7 @@ func (h *history) check(t *testing.T, lostName func(id string) bool) {
 		}
 	}
 	t.Logf("%d sessions, %d traces of commands; %v", len(h.sessions), len(runs), h.counts)
-	for _, what := range []string{"created", "commands", "streams", "lists", "destroyed"} {
+	for _, what := range []string{"created", "created by key", "commands", "commands killed", "streams", "lists", "destroyed", "sessions killed"} {
 		if h.counts[what] == 0 {
 			t.Errorf("no %s at all", what)
 		}
