@@ -136,11 +136,16 @@ bench-kept: build ## memory and descriptors of ended work, with the default flag
 bench-clients: build ## a command over each client, beside a bare WebSocket echo in the same language; ARGS='-rounds 500'
 	$(BENCH_RUN) clients -out $(FIGURES) $(ARGS)
 
+bench-cluster: build bin/nats-server ## three nodes with NATS, beside one node: what a relay, a name and idle nodes cost; ARGS=-quick
+	$(BENCH_RUN) cluster -out $(FIGURES) $(ARGS)
+
 bench-plots: ## make the pictures and tables of docs/PERFORMANCE.md from docs/figures
 	$(BENCH_RUN) plots -out $(FIGURES) $(ARGS)
 
-cluster: build ## three nats-servers and three nodes on this machine, to try a cluster; Ctrl-C ends them
+bin/nats-server: cluster/natsserver/go.mod
 	cd cluster/natsserver && CGO_ENABLED=0 go build -buildvcs=false -o '$(CURDIR)/bin/nats-server' github.com/nats-io/nats-server/v2
+
+cluster: build bin/nats-server ## three nats-servers and three nodes on this machine, to try a cluster; Ctrl-C ends them
 	exec deploy/cluster.sh
 
 cluster-sim: ## simulate 10 to 1,000 nodes with real nats-servers, for docs/cluster-scale.md (10 minutes); ARGS='-nodes 10,100'
@@ -196,4 +201,4 @@ release-check: ## a trial release for amd64, built twice in two places: the same
 clean: ## remove build results
 	rm -rf bin dist
 
-.PHONY: cluster cluster-sim cluster-history clients clients-python clients-typescript documents release release-check deploy otel help generate screenshots build arm64 amd64 run check quick near deps test race fmt lint audit fuzz fuzz-smoke bench bench-scale bench-agent bench-comeback bench-kept bench-clients bench-plots bench-go soak test-soak soak-crash soak-once once contract clean
+.PHONY: cluster cluster-sim cluster-history clients clients-python clients-typescript documents release release-check deploy otel help generate screenshots build arm64 amd64 run check quick near deps test race fmt lint audit fuzz fuzz-smoke bench bench-scale bench-agent bench-comeback bench-kept bench-clients bench-cluster bench-plots bench-go soak test-soak soak-crash soak-once once contract clean

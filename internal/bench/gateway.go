@@ -51,16 +51,22 @@ func startIn(dir, path string, args ...string) *child {
 	if dir != "" {
 		cmd.Env = append(os.Environ(), "TMPDIR="+dir)
 	}
+	out := must(cmd.StdoutPipe())
+	c := launch(cmd, dir)
+	f := strings.Fields(must(bufio.NewReader(out).ReadString('\n')))
+	c.addr = strings.Replace(f[len(f)-1], "http", "ws", 1)
+	return c
+}
+
+// launch starts a program. Its dir, which may be "", is removed after its end.
+func launch(cmd *exec.Cmd, dir string) *child {
 	cmd.Stderr = os.Stderr
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true} // Ctrl-C is for us, and we pass it on
-	out := must(cmd.StdoutPipe())
 	check(cmd.Start())
 	c := &child{cmd: cmd, dir: dir}
 	children.Lock()
 	children.all = append(children.all, c)
 	children.Unlock()
-	f := strings.Fields(must(bufio.NewReader(out).ReadString('\n')))
-	c.addr = strings.Replace(f[len(f)-1], "http", "ws", 1)
 	return c
 }
 

@@ -8,6 +8,7 @@
 //	bench comeback   time from a kill -9 of the gateway to the next one's answers, by earlier work
 //	bench kept       the cost of ended work
 //	bench clients    a command over each of our clients, beside a bare WebSocket echo in the same language
+//	bench cluster    three nodes with three nats-servers, beside the same work on one node
 //	bench soak       hours of mixed work: nothing may grow
 //	bench plots      the pictures and tables of docs, from the JSON that the others left
 package main
@@ -46,6 +47,8 @@ var (
 	other  = flag.Bool("gotty", false, "also build gotty and measure its terminals")
 	doc    = flag.String("doc", "docs/PERFORMANCE.md", "the `file` whose tables plots writes")
 	ctx    = context.Background()
+
+	natsServer = flag.String("nats", "bin/nats-server", "the nats-server of cluster")
 )
 
 func main() {
@@ -62,7 +65,7 @@ func main() {
 		mode, args = args[0], args[1:]
 	}
 	_ = flag.CommandLine.Parse(args) // exits
-	run := map[string]func() error{"compare": compare, "scale": scale, "agent": agent, "soak": soak, "comeback": recovery, "kept": kept, "clients": clients, "plots": plots}[mode]
+	run := map[string]func() error{"compare": compare, "scale": scale, "agent": agent, "soak": soak, "comeback": recovery, "kept": kept, "clients": clients, "cluster": nodesCost, "plots": plots}[mode]
 	if run == nil {
 		fmt.Fprintf(os.Stderr, "bench: unknown mode %q\n", mode)
 		os.Exit(2)

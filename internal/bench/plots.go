@@ -27,6 +27,7 @@ func plots() error {
 		k Soak
 		c Recovery
 		e Kept
+		n figure.Report
 	)
 	for _, one := range []struct {
 		name string
@@ -34,6 +35,7 @@ func plots() error {
 		show func() error
 	}{
 		{"bench", &r, func() error { text = tableOf(text, "bench", benchTable(r)); return nil }},
+		{"nodes", &n, func() error { text = tableOf(text, "nodes", benchTable(n)); return nil }},
 		{"scale", &s, func() error { text = tableOf(text, "scale", scaleTable(s)); return scalePlots(s) }},
 		{"agent", &a, func() error { text = tableOf(text, "agent", agentTable(a)); return nil }},
 		{"comeback", &c, func() error { text = tableOf(text, "comeback", recoveryTable(c)); return recoveryPlot(c) }},

@@ -43,7 +43,12 @@ type keys struct {
 
 func newKeys(gw, framing string) *keys {
 	c := dial(gw+"/v1/ws", framing)
-	k := &keys{c: c, session: session(c, "/bin/bash")}
+	return keysIn(c, session(c, "/bin/bash"))
+}
+
+// keysIn opens a terminal in a session.
+func keysIn(c *websocket.Conn, session string) *keys {
+	k := &keys{c: c, session: session}
 	var opened protocol.TermOpened
 	ask(c, "term.open", map[string]any{"session_id": k.session, "cols": 1000, "rows": 24, "command": "echo ready; exec cat >/dev/null"}, &opened)
 	k.press1 = request(2, "term.input", map[string]any{"term_id": opened.TermID, "data": "x"})
