@@ -88,6 +88,10 @@ func (s *Server) serveHome(w http.ResponseWriter, r *http.Request) {
 // credential of the browser.
 func (s *Server) serveLoginState(w http.ResponseWriter, r *http.Request) {
 	if _, no := s.auth.Authenticate(r); no != nil {
+		if no.IsForNow() {
+			auth.Deny(w, no)
+			return
+		}
 		if no.OfLogin() {
 			auth.DropCookie(w, r)
 		}
@@ -189,8 +193,12 @@ func (s *Server) loginNotStored(w http.ResponseWriter, err error) {
 
 // logout ends the browser's login and the connections of all its tabs.
 func (s *Server) logout(w http.ResponseWriter, r *http.Request) {
-	if err := s.auth.EndLogin(w, r); err != nil {
-		s.log.Error().Err(err).Msg("login has ended, but is in the file still: a gateway that starts before the next login or logout takes it")
+	if err := s.auth.EndLogin(w, r); errors.Is(err, auth.ErrNotLoggedOut) {
+		w.Header().Set("Retry-After", retryAfter)
+		auth.Refuse(w, http.StatusServiceUnavailable, err.Error())
+		return
+	} else if err != nil {
+		s.log.Error().Err(err).Msg(auth.LoginInFile)
 	}
 	http.Redirect(w, r, "/login", http.StatusSeeOther)
 }

@@ -273,6 +273,15 @@ func (s *Server) newLinkHTTP() *http.Server {
 			o.serve(s, w, r, c.grant)
 		})
 	}
+	for pattern, answer := range s.auth.NodeRoutes() {
+		mux.HandleFunc(pattern, func(w http.ResponseWriter, r *http.Request) {
+			if r.Context().Value(linkConnKey{}).(*linkConn).grant != nil {
+				http.Error(w, "only for nodes", http.StatusForbidden)
+				return
+			}
+			answer(w, r)
+		})
+	}
 	return &http.Server{
 		Handler: mux, ReadHeaderTimeout: headerTimeout, IdleTimeout: idleTimeout, MaxHeaderBytes: 32 << 10,
 		DisableGeneralOptionsHandler: true, ErrorLog: stdlog.New(debugLog{s.log}, "", 0),
@@ -281,7 +290,12 @@ func (s *Server) newLinkHTTP() *http.Server {
 }
 
 // AdmitLink returns the error for the client of another node that may not have a link here.
-func (s *Server) AdmitLink(h *link.Hello) error { return s.clients.AdmitLink(h) }
+func (s *Server) AdmitLink(h *link.Hello) error {
+	if h.Carries == link.ForNode {
+		return nil
+	}
+	return s.clients.AdmitLink(h)
+}
 
 // ServeLink serves another node or the client of another node over its link, until the link is over.
 func (s *Server) ServeLink(h *link.Hello, l *link.Conn) {
@@ -290,14 +304,16 @@ func (s *Server) ServeLink(h *link.Hello, l *link.Conn) {
 		return
 	}
 	c := &linkConn{Stream: link.NewStream(l), hello: h, closed: make(chan struct{})}
-	g, leave, err := s.clients.AdmitHTTP(h)
-	if err != nil { // a place has been taken since AdmitLink
-		c.Close()
-		return
+	if h.Carries == link.ForHTTP {
+		g, leave, err := s.clients.AdmitHTTP(h)
+		if err != nil { // a place has been taken since AdmitLink
+			c.Close()
+			return
+		}
+		defer leave()
+		defer g.OnExpiry(l.Drop)()
+		c.grant = g
 	}
-	defer leave()
-	defer g.OnExpiry(l.Drop)()
-	c.grant = g
 	s.linkHTTP.Hand(c)
 	<-c.closed
 }

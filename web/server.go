@@ -119,6 +119,7 @@ type Server struct {
 	addr      net.Addr        // set once in Listen
 	unixHTTP  *listen.Handed  // set once in Listen; connections to the Unix socket whose client speaks HTTP
 	linkHTTP  *listen.Handed  // links of other nodes that carry HTTP
+	others    *otherNodes     // nil: there are none
 	idle      idleConns
 
 	live atomic.Pointer[liveConfig]
@@ -140,8 +141,14 @@ func New(cfg Config, p *pool.Pool, m *metrics.Metrics, g prometheus.Gatherer, lo
 	cfg.setDefaults()
 	s := &Server{cfg: cfg, drainer: newDrainer(p, log), pool: p, m: m, log: log, hostNames: cfg.hostNames()}
 	s.live.Store(cfg.liveConfig())
+	var others auth.Others
+	if cfg.Cluster.Nodes != nil {
+		s.others = newOtherNodes(cfg.Cluster.Nodes)
+		others = s.others
+	}
 	s.auth = auth.New(auth.Config{
-		None: cfg.AuthNone, Tokens: cfg.Tokens, JWT: cfg.JWT, OIDC: cfg.OIDC, ClientCerts: cfg.ClientCerts, LoginsFile: cfg.LoginsFile, Refused: s.auditRefusal,
+		Others: others,
+		None:   cfg.AuthNone, Tokens: cfg.Tokens, JWT: cfg.JWT, OIDC: cfg.OIDC, ClientCerts: cfg.ClientCerts, LoginsFile: cfg.LoginsFile, Refused: s.auditRefusal,
 		GuestElsewhere: func(ctx context.Context, token string) (*auth.Grant, *protocol.Error) {
 			return s.clients.GuestElsewhere(ctx, token)
 		},
@@ -390,6 +397,7 @@ func (s *Server) shutdown(ctx context.Context, end func(context.Context) error) 
 		cert.Close()
 	}
 	s.auth.Close()
+	s.others.close()
 	return err
 }
 

@@ -64,6 +64,10 @@ func (c *Checker) recordOutcome(r *http.Request, by method, why Outcome, cause e
 	if why == missing { // every browser that opens the page for the first time
 		return d
 	}
+	if why == unavailable && (by == byLogin || by == byTicket) {
+		d.fault = protocol.Errorf(protocol.NodeUnreachable, "the node that gave this %s out cannot be asked now", by).With("retry_after_ms", nodeRetry*1000)
+		return d
+	}
 	c.c.Refused(r, string(by))
 	if !c.refusalLog.limiter.Allow() {
 		c.refusalLog.skipped.Add(1)
@@ -83,8 +87,11 @@ func Deny(w http.ResponseWriter, d *Denial) {
 // NoCredential reports whether the request brought no credential.
 func (d *Denial) NoCredential() bool { return d.outcome == missing }
 
-// OfLogin reports whether a browser's login was refused.
-func (d *Denial) OfLogin() bool { return d.method == byLogin }
+// OfLogin reports whether a browser's login is over.
+func (d *Denial) OfLogin() bool { return d.method == byLogin && d.outcome != unavailable }
+
+// IsForNow reports whether the credential may be good, and cannot be checked now.
+func (d *Denial) IsForNow() bool { return d.outcome == unavailable }
 
 // Answer returns the status and the text of the answer, and sets its header.
 func (d *Denial) Answer(h http.Header) (status int, words string) {
@@ -104,7 +111,7 @@ func (d *Denial) Answer(h http.Header) (status int, words string) {
 	return http.StatusUnauthorized, "this token is not valid"
 }
 
-// nodeRetry is after how many seconds a guest whose node cannot be asked may try again.
+// nodeRetry is after how many seconds a client whose node cannot be asked may try again.
 const nodeRetry = 2
 
 // Fault returns the answer as an error of the protocol. words is the text of the answer.

@@ -4,6 +4,7 @@ package auth
 
 import (
 	"context"
+	"crypto/sha256"
 	"crypto/tls"
 	"net/http"
 	"time"
@@ -28,6 +29,8 @@ type Config struct {
 	LoginsFile  string // the file that keeps the logins of browsers; empty: in memory
 
 	Refused func(r *http.Request, why string) // called for each request with a wrong credential
+
+	Others Others // the other nodes; nil: there are none
 
 	// GuestElsewhere returns the grant of a share link of another node, or nil. It asks that node; the error says that this is not possible now. nil: there
 	// is no other node.
@@ -57,12 +60,18 @@ func New(config Config, p *pool.Pool, m *metrics.Metrics, log zerolog.Logger) *C
 	c := &Checker{c: config, pool: p, m: m, log: log}
 	c.bearer = &bearer{tokens: config.Tokens, jwt: config.JWT, wrongCredentials: &c.wrongCredentials}
 	c.logins = newLogins(config.Tokens, log)
+	c.logins.wrongCredentials = &c.wrongCredentials
+	if config.Others != nil {
+		c.logins.far = newFarLogins(config.Others)
+	}
 	others := []authenticator{c.bearer, c.logins}
 	if config.ClientCerts != nil {
 		c.certs = &ClientCerts{c: *config.ClientCerts}
 		others = append(others, c.certs)
 	}
-	c.tickets = &tickets{otherAuthenticators: others, now: time.Now, unused: map[[32]byte]ticket{}}
+	c.tickets = &tickets{
+		otherAuthenticators: others, others: config.Others, wrongCredentials: &c.wrongCredentials, restore: c.restore, now: time.Now, unused: map[[32]byte]ticket{},
+	}
 	c.chain = append([]authenticator{c.tickets}, others...)
 	if config.OIDC != nil {
 		c.oidc = newOIDC(config.OIDC)
@@ -134,9 +143,23 @@ func (c *Checker) BeginLogin(w http.ResponseWriter, r *http.Request, g *Grant, l
 	return loginPath(secret), nil
 }
 
-// EndLogin ends the browser's login and the connections of all its tabs. An error means that the login is still in the file.
+// EndLogin ends the browser's login and the connections of all its tabs, at every node. ErrNotLoggedOut means that the login goes on. Any other error
+// means that it is still in the file.
 func (c *Checker) EndLogin(w http.ResponseWriter, r *http.Request) error {
-	err := c.logins.end(loginCookie(r))
+	secret, ctx := loginCookie(r), context.WithoutCancel(r.Context()) // the browser may not wait for the answer
+	hash := sha256.Sum256([]byte(secret))
+	was, err := c.logins.endOwn(hash)
+	if far := c.logins.far; far != nil {
+		switch mark := markOf(far.others, secret); {
+		case was:
+			far.tell(ctx, newLoginID(hash, far.others.Mark()), far.others.Marks())
+		case mark != "":
+			why := c.wrongCredentials.guard(r, func() Outcome { return far.endEverywhere(ctx, newLoginID(hash, mark)) })
+			if why == unavailable || why == throttled {
+				return ErrNotLoggedOut
+			}
+		}
+	}
 	DropCookie(w, r)
 	return err
 }

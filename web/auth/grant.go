@@ -54,10 +54,18 @@ func (s *credentialState) setTerms(t Terms) {
 	s.limiter.SetLimit(rate.Inf)
 }
 
+// inUse reports whether a connection uses the credential.
+func (s *credentialState) inUse() bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return len(s.timers) > 0
+}
+
 // A Grant is what a client may do: its principal, and the credentials on which that rests.
 type Grant struct {
 	Principal
 	token       string             // id of the token from which it comes, if any
+	login       loginID            // the login from which it comes, if any
 	guessable   bool               // a token that a person may have chosen
 	Elsewhere   *Elsewhere         // the same for a share link of another node; that node judges every request
 	Share       *pool.Share        // it opens only this share link; nil: everything that belongs to its subject

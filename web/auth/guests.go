@@ -77,7 +77,7 @@ func (c *Checker) ByID(id string) *Grant {
 			return g
 		}
 	}
-	return c.logins.file.ByID(id)
+	return c.logins.byID(id)
 }
 
 // ForShare returns the token from which g comes, as long as that exists, else g. A share link rests on it. It does not rest on a login, because

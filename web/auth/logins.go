@@ -1,6 +1,7 @@
 package auth
 
 import (
+	"context"
 	"crypto/sha256"
 	"encoding/hex"
 	"errors"
@@ -29,6 +30,10 @@ type logins struct {
 	file   *TokenFile // without a path it is in memory only
 	tokens Tokens     // the tokens from which logins are made; nil: none
 	log    zerolog.Logger
+
+	// The logins of other nodes. far is nil if there are no others.
+	far              *farLogins
+	wrongCredentials *wrongCredentials
 
 	mu   sync.Mutex // held during a change
 	text []string   // guarded by mu; the lines, if there is no path
@@ -60,8 +65,11 @@ func (l *logins) open(path string) error {
 	return l.file.follow(l.log)
 }
 
-// Close stops following the file.
+// Close stops following the file, and asking other nodes.
 func (l *logins) Close() error {
+	if l.far != nil {
+		l.far.close()
+	}
 	if l.file.reload == nil {
 		return nil
 	}
@@ -128,6 +136,10 @@ func (l *logins) begin(g *Grant, life time.Duration) (secret string, until time.
 		until = at
 	}
 	k, secret := newToken(Token{Subject: g.Subject, Role: g.Role, Terms: Terms{Expires: until}, Via: g.token})
+	if l.far != nil {
+		secret = withMark(l.far.others, secret)
+		k.setHash(secret)
+	}
 	if err := k.check(); err != nil {
 		return "", until, err
 	}
@@ -137,15 +149,14 @@ func (l *logins) begin(g *Grant, life time.Duration) (secret string, until time.
 	})
 }
 
-// end ends the login and closes its connections. This gateway forgets the login even if the file cannot be written, which is the error; the next
-// change writes the file.
-func (l *logins) end(secret string) error {
-	_, e := l.file.lookup(secret)
-	if e == nil {
-		return nil
+// endOwn ends a login of this node and closes its connections. It reports whether there was such a login. This gateway forgets the login even if the
+// file cannot be written, which is the error; the next change writes the file.
+func (l *logins) endOwn(hash [sha256.Size]byte) (was bool, err error) {
+	if _, e := l.file.byHash(hash); e == nil {
+		return false, nil
 	}
-	l.file.revoke(e.hash)
-	return l.change(func(lines []string) ([]string, error) { return lines, nil })
+	l.file.revoke(hash)
+	return true, l.change(func(lines []string) ([]string, error) { return lines, nil })
 }
 
 func (l *logins) authenticate(r *http.Request) (*Grant, method, Outcome) {
@@ -153,25 +164,71 @@ func (l *logins) authenticate(r *http.Request) (*Grant, method, Outcome) {
 	if secret == "" {
 		return nil, byLogin, missing
 	}
-	g, e := l.file.lookup(secret)
-	if e == nil {
-		return nil, byLogin, Unknown
+	hash, mark := sha256.Sum256([]byte(secret)), ""
+	if l.far != nil {
+		mark = markOf(l.far.others, secret)
 	}
-	if e.Via != "" { // it has the rights that its token has now
-		if l.tokens == nil {
-			return nil, byLogin, Unknown
+	if mark == "" || l.far.use(hash) != nil {
+		g, why := l.find(r.Context(), hash, mark)
+		return g, byLogin, why
+	}
+	var g *Grant
+	why := l.wrongCredentials.guard(r, func() (why Outcome) {
+		g, why = l.find(r.Context(), hash, mark)
+		return why
+	})
+	return g, byLogin, why
+}
+
+// find returns what a login allows, by the hash of its cookie. mark is that of the node that has given it out; "": this one. It asks that node if the
+// login is not in use here.
+func (l *logins) find(ctx context.Context, hash [sha256.Size]byte, mark string) (*Grant, Outcome) {
+	g, e := l.file.byHash(hash)
+	via, why := "", Accepted
+	switch {
+	case e != nil:
+		via = e.Via
+		if l.far != nil {
+			g.login = newLoginID(hash, l.far.others.Mark())
 		}
-		with := l.tokens.ByID(e.Via)
+	case mark == "" || l.far == nil:
+		why = Unknown
+	default:
+		g, via, why = l.far.find(ctx, hash, mark)
+	}
+	switch {
+	case why != Accepted:
+		return nil, why
+	case via != "": // it has the rights that its token has now
+		var with *Grant
+		if l.tokens != nil {
+			with = l.tokens.ByID(via)
+		}
 		if with == nil {
-			return nil, byLogin, Unknown
+			return nil, Unknown
 		}
-		with.credentials = append(with.credentials, g.credentials...)
+		with.credentials, with.login = append(with.credentials, g.credentials...), g.login
 		g = with
+	case g.login != "":
+		g.token = string(g.login)
 	}
 	if !g.IsValid(time.Now()) {
-		return nil, byLogin, expired
+		return nil, expired
 	}
-	return g, byLogin, Accepted
+	return g, Accepted
+}
+
+// byID returns the grant of a login that comes from no token; nil: it no longer exists, or its node cannot be asked.
+func (l *logins) byID(id string) *Grant {
+	hash, mark, ok := loginID(id).split()
+	if !ok {
+		return l.file.ByID(id)
+	}
+	if l.far != nil && mark == l.far.others.Mark() {
+		mark = ""
+	}
+	g, _ := l.find(context.Background(), hash, mark)
+	return g
 }
 
 // cookieName returns the name of the cookie, which has the port in it. Cookies ignore ports, so two gateways on one machine would otherwise log each

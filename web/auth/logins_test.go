@@ -1,6 +1,7 @@
 package auth
 
 import (
+	"crypto/sha256"
 	"fmt"
 	"os/signal"
 	"path/filepath"
@@ -72,7 +73,7 @@ func TestLogoutWithoutADisk(t *testing.T) {
 		return func() { syscall.Setrlimit(syscall.RLIMIT_FSIZE, &was) }
 	}
 	restore := unwritable()
-	err := l.end(ends)
+	_, err := l.endOwn(sha256.Sum256([]byte(ends)))
 	again := l.file.load()
 	next := open()
 	restore()

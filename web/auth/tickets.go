@@ -1,12 +1,16 @@
 package auth
 
 import (
+	"context"
 	"crypto/rand"
 	"crypto/sha256"
+	"encoding/hex"
 	"fmt"
 	"net/http"
 	"sync"
 	"time"
+
+	"trl/protocol"
 )
 
 const (
@@ -21,6 +25,9 @@ const (
 // keep. A new gateway does not know them; the client then asks for another one.
 type tickets struct {
 	otherAuthenticators []authenticator // set once; the other credentials that a request may bring
+	others              Others          // set once; the nodes that have given out other tickets; nil: there are none
+	wrongCredentials    *wrongCredentials
+	restore             func(ctx context.Context, v *described) (*Grant, Outcome) // set once; makes the grant of another node's ticket
 
 	mu     sync.Mutex
 	now    func() time.Time             // guarded by mu; tests set it
@@ -40,7 +47,7 @@ func (k ticket) isExpired(now time.Time) bool {
 
 // issue makes a ticket with the rights of g. ok: there was room.
 func (t *tickets) issue(g *Grant, origin string) (text string, ok bool) {
-	text = rand.Text() + rand.Text() // 2 × 130 bits, in letters and digits, as a Subprotocol requires
+	text = withMark(t.others, rand.Text()+rand.Text()) // 2 × 130 bits, in letters and digits, as a Subprotocol requires
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	now := t.now()
@@ -60,6 +67,50 @@ func (t *tickets) issue(g *Grant, origin string) (text string, ok bool) {
 	return text, true
 }
 
+// take uses up a ticket of this node.
+func (t *tickets) take(hash [sha256.Size]byte) (ticket, Outcome) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	k, known := t.unused[hash]
+	delete(t.unused, hash)
+	now := t.now()
+	switch {
+	case !known:
+		return ticket{}, Unknown
+	case k.isExpired(now) || !k.grant.IsValid(now):
+		return ticket{}, expired
+	}
+	return k, Accepted
+}
+
+// redeem uses up a ticket of this node for another one. The answer has no subject if the ticket is no good.
+func (t *tickets) redeem(id string) (v described) {
+	hash, _ := parseHash(id)
+	k, why := t.take(hash)
+	if why != Accepted {
+		return described{}
+	}
+	v, _ = describe(k.grant)
+	v.Origin = k.origin
+	return v
+}
+
+// takeElsewhere uses up a ticket of another node.
+func (t *tickets) takeElsewhere(ctx context.Context, hash [sha256.Size]byte, mark string) (ticket, Outcome) {
+	ctx, cancel := context.WithTimeout(ctx, askTimeout)
+	defer cancel()
+	var v described
+	e := t.others.Ask(ctx, mark, ticketPath, hex.EncodeToString(hash[:]), &v)
+	switch {
+	case e != nil && e.Code != protocol.SessionLost:
+		return ticket{}, unavailable
+	case v.Subject == "":
+		return ticket{}, Unknown
+	}
+	g, why := t.restore(ctx, &v)
+	return ticket{grant: g, origin: v.Origin}, why
+}
+
 // authenticate uses up the ticket, whatever the outcome, so that a copy of it becomes worthless. A ticket is valid only for the page that asked for
 // it, and, if the request has another credential, only for that principal.
 func (t *tickets) authenticate(r *http.Request) (*Grant, method, Outcome) {
@@ -68,16 +119,19 @@ func (t *tickets) authenticate(r *http.Request) (*Grant, method, Outcome) {
 		return nil, byTicket, missing
 	}
 	hash := sha256.Sum256([]byte(text))
-	t.mu.Lock()
-	k, known := t.unused[hash]
-	delete(t.unused, hash)
-	now := t.now()
-	t.mu.Unlock()
+	var k ticket
+	var why Outcome
+	if mark := markOf(t.others, text); mark == "" {
+		k, why = t.take(hash)
+	} else {
+		why = t.wrongCredentials.guard(r, func() (why Outcome) {
+			k, why = t.takeElsewhere(r.Context(), hash, mark)
+			return why
+		})
+	}
 	switch {
-	case !known:
-		return nil, byTicket, Unknown
-	case k.isExpired(now) || !k.grant.IsValid(now):
-		return nil, byTicket, expired
+	case why != Accepted:
+		return nil, byTicket, why
 	case k.origin != "" && k.origin != r.Header.Get("Origin"):
 		return nil, byTicket, Unknown
 	}

@@ -142,7 +142,10 @@ func (t *TokenFile) Knows(token string) bool {
 }
 
 func (t *TokenFile) lookup(token string) (*Grant, *activeToken) {
-	hash := sha256.Sum256([]byte(token))
+	return t.byHash(sha256.Sum256([]byte(token)))
+}
+
+func (t *TokenFile) byHash(hash [sha256.Size]byte) (*Grant, *activeToken) {
 	t.mu.RLock()
 	defer t.mu.RUnlock()
 	if e := t.entries[hash]; e != nil {
@@ -425,9 +428,14 @@ func newToken(k Token) (_ Token, secret string) {
 	var random [32]byte
 	rand.Read(random[:]) // never fails (crypto/rand)
 	secret = base64.RawURLEncoding.EncodeToString(random[:])
-	k.hash = sha256.Sum256([]byte(secret))
-	k.ID, k.Plain, k.Created = hex.EncodeToString(k.hash[:6]), false, time.Now()
+	k.Plain, k.Created = false, time.Now()
+	k.setHash(secret)
 	return k, secret
+}
+
+func (k *Token) setHash(secret string) {
+	k.hash = sha256.Sum256([]byte(secret))
+	k.ID = hex.EncodeToString(k.hash[:6])
 }
 
 // ErrNoToken is the error of RevokeToken if no token has the id.

@@ -1,6 +1,7 @@
 package auth
 
 import (
+	"net/http"
 	"net/netip"
 	"sync"
 	"time"
@@ -71,6 +72,18 @@ func (t *wrongCredentials) add(a netip.Addr, now time.Time) {
 	if o.count++; o.count > freeTries {
 		o.until = now.Add(min(maxDelay, firstDelay<<min(o.count-freeTries-1, 10)))
 	}
+}
+
+// guard checks a credential that other nodes must be asked for, unless its client's address is slowed down.
+func (t *wrongCredentials) guard(r *http.Request, check func() Outcome) Outcome {
+	if t.wait(ClientAddr(r), time.Now()) > 0 {
+		return throttled
+	}
+	why := check()
+	if why == Unknown {
+		t.add(ClientAddr(r), time.Now())
+	}
+	return why
 }
 
 // makeRoomLocked forgets one address: of a few random ones, the one that has been quiet for longest.
