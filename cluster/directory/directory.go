@@ -1,5 +1,5 @@
 // Package directory keeps what the machines of a cluster must know of each other, in NATS: which nodes there are, which session has which name or
-// request key, where a principal has sessions, page logins, and where sessions have moved.
+// request key, where a principal has sessions, and where sessions have moved.
 //
 // A gateway works without it. While NATS does not answer, the directory is degraded: it keeps the nodes that it knows, claims fail after a bounded
 // wait with ErrUnavailable, and nothing is forgotten. What a node owns it writes again when NATS is back.
@@ -31,7 +31,6 @@ type Directory struct {
 	keys      *kv.Bucket
 	moved     *kv.Bucket
 	presence  *kv.Bucket
-	logins    *kv.Bucket
 	ctx       context.Context // ends with Close
 	cancel    context.CancelFunc
 	running   sync.WaitGroup
@@ -63,9 +62,8 @@ type health struct {
 // The lifetimes of keys. The owner of a key writes it again after a third of it. What nobody writes again ends by itself, so that a node that died
 // leaves nothing behind; its names and its presence count only as long as its lease anyway.
 const (
-	ownedTTL  = 24 * time.Hour
-	keyTTL    = 10 * time.Minute
-	loginsTTL = 30 * 24 * time.Hour
+	ownedTTL = 24 * time.Hour
+	keyTTL   = 10 * time.Minute
 )
 
 // Open joins the directory. It does not wait for NATS: it fails only because of its options.
@@ -88,7 +86,6 @@ func Open(o Options) (*Directory, error) {
 		keys:      &kv.Bucket{Name: "trl_keys", TTL: keyTTL},
 		moved:     &kv.Bucket{Name: "trl_moved", TTL: ownedTTL},
 		presence:  &kv.Bucket{Name: "trl_presence", TTL: ownedTTL, Memory: true},
-		logins:    &kv.Bucket{Name: "trl_logins", TTL: loginsTTL},
 	}
 	d.ctx, d.cancel = context.WithCancel(context.Background())
 	d.health = health{degraded: true, why: "not connected yet", since: time.Now()}
@@ -124,7 +121,7 @@ func (d *Directory) run(demand security) {
 }
 
 func (d *Directory) buckets() []*kv.Bucket {
-	return []*kv.Bucket{d.nodes, d.names, d.keys, d.moved, d.presence, d.logins}
+	return []*kv.Bucket{d.nodes, d.names, d.keys, d.moved, d.presence}
 }
 
 // Close leaves the directory and waits for all that belongs to it. The node's entry stays for the rest of its lease: the next gateway of the same

@@ -144,9 +144,6 @@ func TestKeysTellNothing(t *testing.T) {
 	n1.becomesHealthy()
 	n1.wins("project-x", "s1")
 	n1.SetLive("ann", 1)
-	if err := n1.PutLogin(t.Context(), "the-token", []byte("grant"), time.Hour); err != nil {
-		t.Fatal(err)
-	}
 	testkit.Eventually(t, "presence is written", func() bool {
 		all, err := n1.presence.List(t.Context(), ">")
 		return err == nil && len(all) == 1
@@ -157,7 +154,7 @@ func TestKeysTellNothing(t *testing.T) {
 			t.Fatal(err)
 		}
 		for _, e := range entries {
-			for _, secret := range []string{"ann", "project-x", "the-token"} {
+			for _, secret := range []string{"ann", "project-x"} {
 				if strings.Contains(e.Key, secret) {
 					t.Errorf("%s has the key %s", b.Name, e.Key)
 				}
@@ -201,7 +198,6 @@ func TestOpensWithoutNATS(t *testing.T) {
 		"claim":    func() error { _, err := n1.ClaimName(t.Context(), "ann", "a", "s1"); return err },
 		"find":     func() error { _, _, err := n1.FindName(t.Context(), "ann", "a"); return err },
 		"presence": func() error { _, err := n1.Presence(t.Context(), "ann"); return err },
-		"login":    func() error { _, _, err := n1.Login(t.Context(), "t"); return err },
 		"rebuild":  func() error { return n1.Rebuild(t.Context(), Owned{Names: []OwnedName{{"ann", "b", "s2"}}}) },
 		"release":  func() error { return n1.ReleaseName(t.Context(), "ann", "c", "s3") },
 	} {
@@ -465,31 +461,6 @@ func TestPresence(t *testing.T) {
 	testkit.Eventually(t, "the presence of a node that died is deleted", func() bool {
 		all, err := n2.presence.List(t.Context(), "*.epochn1")
 		return err == nil && len(all) == 0
-	})
-}
-
-func TestLogins(t *testing.T) {
-	t.Parallel()
-	all := three(t, natsrig.Start(t, 1))
-	n1, n2 := all[0], all[1]
-	if err := n1.PutLogin(t.Context(), "token", []byte("grant"), time.Hour); err != nil {
-		t.Fatal(err)
-	}
-	if allows, found, err := n2.Login(t.Context(), "token"); err != nil || !found || string(allows) != "grant" {
-		t.Fatalf("%q, %v, %v", allows, found, err)
-	}
-	if err := n2.DropLogin(t.Context(), "token"); err != nil {
-		t.Fatal(err)
-	}
-	if _, found, err := n1.Login(t.Context(), "token"); err != nil || found {
-		t.Errorf("after the logout: %v, %v", found, err)
-	}
-	if err := n1.PutLogin(t.Context(), "short", []byte("grant"), time.Second); err != nil {
-		t.Fatal(err)
-	}
-	testkit.Eventually(t, "NATS ends the login", func() bool {
-		_, found, err := n2.Login(t.Context(), "short")
-		return err == nil && !found
 	})
 }
 
