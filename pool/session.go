@@ -30,6 +30,9 @@ const stateTerminated = string(statemachine.Terminated)
 // command after the other shall not cause snapshots between them, even if many clients compete for the processors.
 const snapshotDelay = 50 * time.Millisecond
 
+// restDelay is how long a session must be idle before it closes the descriptors that only a running command needs.
+const restDelay = 10 * time.Second
+
 // sessionSpec is what a session was created with. It never changes.
 type sessionSpec struct {
 	shell, dir   string
@@ -219,6 +222,11 @@ func (s *Session) loop(running *Exec, resetting bool) {
 func (s *Session) serve() {
 	rest := time.NewTimer(snapshotDelay) // an earlier gateway may not have asked the shell
 	defer rest.Stop()
+	busy := time.Now() // when the shell last did something
+	quiet := func() {
+		busy = time.Now()
+		rest.Reset(snapshotDelay)
+	}
 	var again <-chan time.Time // when to try again to replace a dead shell; nil: wait for its exit
 	for {
 		exited := s.shell.Exited()
@@ -228,14 +236,20 @@ func (s *Session) serve() {
 		select {
 		case e := <-s.turn:
 			s.runExecs(e)
-			rest.Reset(snapshotDelay)
+			quiet()
 		case <-rest.C:
-			if again := s.shell.SnapshotIfDue(); again > 0 {
+			again, idle := s.shell.SnapshotIfDue(), time.Since(busy)
+			switch {
+			case again > 0:
 				rest.Reset(again)
+			case idle < restDelay:
+				rest.Reset(restDelay - idle)
+			default:
+				s.shell.Rest()
 			}
 		case <-exited:
 			again = s.reviveShell()
-			rest.Reset(snapshotDelay)
+			quiet()
 		case <-again:
 			again = nil
 		case done := <-s.resets:

@@ -31,9 +31,15 @@ func (r *run) resumeMeasure() {
 }
 
 func (r *run) openGauge() {
-	if r.s.gauge == nil {
-		r.s.gauge = r.s.group.Gauge()
+	switch s := r.s; {
+	case s.gauge == nil:
+		s.gauge = s.group.Gauge()
+	case s.gaugeRests:
+		last := s.gauge.Last
+		s.gauge = s.group.Gauge()
+		s.gauge.Last = last
 	}
+	r.s.gaugeRests = false
 	r.gauge = r.s.gauge
 }
 
@@ -96,5 +102,5 @@ func (s *Shell) Limit(l protocol.Limits) error {
 // dropGauge closes the gauge after the group or its limits have changed. The caller has the turn.
 func (s *Shell) dropGauge() {
 	s.gauge.Close()
-	s.gauge = nil
+	s.gauge, s.gaugeRests = nil, false
 }

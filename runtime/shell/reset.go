@@ -7,7 +7,6 @@ import (
 	"syscall"
 	"time"
 
-	"trl/runtime/descriptor"
 	"trl/runtime/own"
 )
 
@@ -155,7 +154,6 @@ func (s *Shell) dispose() {
 	}
 	s.closePipes()
 	s.dropGauge()
-	descriptor.Close(&s.wakeFD)
 	s.poll.Close()
 	if s.group != nil {
 		s.group.ReleaseConfinement()

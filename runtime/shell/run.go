@@ -26,7 +26,8 @@ type run struct {
 	number int
 	seq    string // number as text, as the shell gets it
 	buf    []byte
-	fds    [6]unix.PollFd
+	fds    [pollSlots]unix.PollFd
+	woken  bool // the last wait was woken
 
 	scope     own.KeptScope // holds what the command started, and the shell, unless the shell was moved out
 	pipes     *stream.Pipes
@@ -289,18 +290,17 @@ func (r *run) membersExceptShell() []int { return r.scope.MembersExcept(r.p.chil
 const (
 	pollControl = iota
 	pollExit
-	pollWake
 	pollOut
 	pollErr
 	pollIn
+	pollSlots
 )
 
 // wait returns when an event has happened or a timer is due.
 func (r *run) wait() []unix.PollFd {
-	r.fds = [6]unix.PollFd{
+	r.fds = [pollSlots]unix.PollFd{
 		{Fd: int32(r.p.ctlR), Events: unix.POLLIN},
 		{Fd: int32(r.p.child.Pidfd()), Events: unix.POLLIN},
-		{Fd: int32(r.s.wakeFD), Events: unix.POLLIN},
 		{Fd: -1}, {Fd: -1}, {Fd: -1},
 	}
 	if r.died {
@@ -317,7 +317,13 @@ func (r *run) wait() []unix.PollFd {
 	}
 	r.measure()
 	r.watchFDs()
-	r.s.poll.Wait(r.fds[:], r.nextTimer())
+	timer := r.nextTimer()
+	r.woken = r.s.poll.Woken() // a wait of shellProc's
+	if r.woken {
+		timer = 0
+	}
+	r.s.poll.Wait(r.fds[:], timer)
+	r.woken = r.s.poll.Woken() || r.woken
 	return r.fds[:]
 }
 
@@ -328,10 +334,9 @@ func (r *run) watchFDs() {
 		in = r.stdin.WriteEnd()
 	}
 	r.s.poll.Watch([stream.Slots]stream.Watched{
-		stream.SlotSession: {Owner: r.s, FDs: [2]int{r.s.wakeFD, -1}},
-		stream.SlotShell:   {Owner: r.p, FDs: [2]int{r.p.ctlR, r.p.child.Pidfd()}},
-		stream.SlotPipes:   {Owner: r.pipes, FDs: r.pipes.ReadEnds()},
-		stream.SlotStdin:   {Owner: r.stdin, FDs: [2]int{in, -1}},
+		stream.SlotShell: {Owner: r.p, FDs: [2]int{r.p.ctlR, r.p.child.Pidfd()}},
+		stream.SlotPipes: {Owner: r.pipes, FDs: r.pipes.ReadEnds()},
+		stream.SlotStdin: {Owner: r.stdin, FDs: [2]int{in, -1}},
 	})
 }
 
@@ -375,10 +380,6 @@ func (r *run) nextTimer() time.Duration {
 // handleEvents handles the events and the timers that are due. It reads reports before output, because output that is read after
 // the report is complete.
 func (r *run) handleEvents(fds []unix.PollFd) {
-	if fds[pollWake].Revents != 0 {
-		var b [8]byte
-		_, _ = unix.Read(r.s.wakeFD, b[:])
-	}
 	if fds[pollControl].Revents != 0 {
 		r.readReports()
 	}
@@ -393,7 +394,7 @@ func (r *run) handleEvents(fds []unix.PollFd) {
 			r.lastOut = time.Now()
 		}
 	}
-	if r.stdin != nil && (fds[pollIn].Revents != 0 || fds[pollWake].Revents != 0 || r.stdinMore && r.stdin.NoReaderYet()) {
+	if r.stdin != nil && (fds[pollIn].Revents != 0 || r.woken || r.stdinMore && r.stdin.NoReaderYet()) {
 		r.feed()
 	}
 	asked := r.c.requests()
@@ -505,11 +506,8 @@ func (r *run) finish() Outcome {
 // waitForRoom returns when the journal may have room, and false when the session closes. A client that does not read keeps
 // the journal full until the client is dropped.
 func (r *run) waitForRoom() bool {
-	r.fds = [6]unix.PollFd{{Fd: int32(r.s.wakeFD), Events: unix.POLLIN}, {Fd: -1}, {Fd: -1}, {Fd: -1}, {Fd: -1}, {Fd: -1}}
 	r.watchFDs()
-	r.s.poll.Wait(r.fds[:], time.Second)
-	var b [8]byte
-	_, _ = unix.Read(r.s.wakeFD, b[:])
+	r.s.poll.Wait(nil, time.Second)
 	return !r.s.closing.Load()
 }
 

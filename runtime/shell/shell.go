@@ -68,12 +68,12 @@ type Shell struct {
 	killAt time.Time              // guarded by mu; when that Close sends KILL
 
 	// The holder of turn owns the fields below.
-	seq       int
-	poll      *stream.Poller // Run waits in it
-	wakeFD    int            // eventfd that wakes Run
-	pipeCalls stream.Calls   // any goroutine may read it
-	gauge     *own.Gauge     // of group; nil before its first command
-	pipes     *stream.Pipes  // for the next command; nil: that command makes them
+	seq        int
+	poll       *stream.Poller // Run waits in it
+	pipeCalls  stream.Calls   // any goroutine may read it
+	gauge      *own.Gauge     // of group; nil before its first command
+	gaugeRests bool           // Rest has closed the gauge's files
+	pipes      *stream.Pipes  // for the next command; nil: that command makes them
 
 	leftovers
 	saving
@@ -124,7 +124,7 @@ func (b *Base) OpenShell(ctx context.Context, c ShellConfig) (*Shell, error) {
 
 func (b *Base) newShell(c ShellConfig) *Shell {
 	return &Shell{
-		b: b, cfg: c, turn: make(chan struct{}, 1), wakeFD: -1, procs: map[*Process]struct{}{}, terms: map[*Terminal]struct{}{},
+		b: b, cfg: c, turn: make(chan struct{}, 1), procs: map[*Process]struct{}{}, terms: map[*Terminal]struct{}{},
 		streamLogs: stream.NewLogs(func(err error) {
 			b.Log.Warn().Err(err).Str("session", c.ID).Msg("output log takes no more output: a crash of the gateway would lose the output from here on")
 		}),
@@ -177,9 +177,6 @@ func (s *Shell) makeChannels(p *shellProc, g own.KeptGroup) (err error) {
 
 // makePoller makes the poller and the eventfd with which Run waits.
 func (s *Shell) makePoller() (err error) {
-	if s.wakeFD, err = unix.Eventfd(0, unix.EFD_CLOEXEC|unix.EFD_NONBLOCK); err != nil {
-		return fmt.Errorf("eventfd: %w", err)
-	}
 	s.poll, err = stream.NewPoller()
 	return err
 }
@@ -284,6 +281,23 @@ func (s *Shell) Prepare() {
 	group := s.currentGroup()
 	s.pipes, _ = stream.NewPipes(group, s.streamLogs, false)
 	s.gauge = group.Gauge()
+}
+
+// Rest closes what only a running command needs. The next command makes it again. It returns at once if something else has the shell.
+func (s *Shell) Rest() {
+	select {
+	case <-s.turn:
+	default:
+		return
+	}
+	defer func() { s.turn <- struct{}{} }()
+	if s.closing.Load() {
+		return
+	}
+	s.closePipes()
+	s.gauge.Close()
+	s.gaugeRests = s.gauge != nil
+	s.poll.Rest()
 }
 
 // Setup gives a warm shell the directory and the variables of its session.
@@ -423,8 +437,7 @@ func Union(a, b []string) []string {
 }
 
 func (s *Shell) wake() {
-	one := [8]byte{1}
-	_, _ = unix.Write(s.wakeFD, one[:])
+	s.poll.Wake()
 }
 
 // closePipes closes the pipes kept for the next command.

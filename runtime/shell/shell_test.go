@@ -728,3 +728,63 @@ func TestShortChannel(t *testing.T) {
 		}
 	})
 }
+
+// A shell that rests holds less, and the next command finds everything as it was.
+func TestRest(t *testing.T) {
+	eachShell(t, func(t *testing.T, s *session) {
+		c := NewCommand("x=1; f() { echo $x; }; echo first")
+		c.Journal = journal.New(1 << 20)
+		s.wait(s.start(c))
+		s.Rest()
+		if s.pipes != nil {
+			t.Error("it still has the pipes of the last command")
+		}
+		s.want("f", "1\n")
+		s.Rest()
+		s.Rest()
+		slow := NewCommand("while :; do sleep 0.05; done")
+		done := s.start(slow)
+		testkit.Eventually(t, "it runs", func() bool { return len(s.currentGroup().Members()) > 1 })
+		s.Rest() // something else has the shell
+		slow.Cancel(syscall.SIGTERM, time.Second)
+		if r := s.wait(done); r.Code == 0 || r.Died {
+			t.Errorf("%v", r.Outcome)
+		}
+		s.Rest()
+		p, err := s.StartProcess(ProcessSpec{Text: "f; echo $x", Journal: journal.New(1 << 20)})
+		if err != nil {
+			t.Fatal(err)
+		}
+		<-p.Exited()
+		s.want("f; exit 3", "1\n") // the shell is replaced
+		s.Rest()
+		s.want("echo $x", "1\n")
+	})
+}
+
+// A Wake is not lost, whoever waits.
+func TestWakes(t *testing.T) {
+	p, err := stream.NewPoller()
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer p.Close()
+	for range 2000 {
+		go p.Wake()
+		for end := time.Now().Add(generous); !p.Woken(); {
+			p.Wait(nil, -1)
+			if time.Now().After(end) {
+				t.Fatal("lost")
+			}
+		}
+	}
+	start := time.Now()
+	for p.Wait(nil, 50*time.Millisecond); time.Since(start) < 50*time.Millisecond; { // a wake of the past does not end it again and again
+		p.Wait(nil, time.Until(start.Add(50*time.Millisecond)))
+	}
+	p.Rest()
+	p.Wake()
+	if p.Wait(nil, -1); !p.Woken() {
+		t.Error("a Wake of a Poller that rests is lost")
+	}
+}

@@ -354,7 +354,7 @@ func (p *shellProc) next() (control.Report, bool) {
 // which would take a thread for each waiting shell, and Go's monitor checks such threads ten thousand times a second.
 func (p *shellProc) wait(d time.Duration) {
 	if own := (stream.Watched{Owner: p, FDs: [2]int{p.ctlR, p.child.Pidfd()}}); !p.poll.Watches(stream.SlotShell, own) {
-		p.poll.Watch([stream.Slots]stream.Watched{stream.SlotShell: own, stream.SlotSession: stream.Unwatched, stream.SlotPipes: stream.Unwatched, stream.SlotStdin: stream.Unwatched})
+		p.poll.Watch([stream.Slots]stream.Watched{stream.SlotShell: own, stream.SlotPipes: stream.Unwatched, stream.SlotStdin: stream.Unwatched})
 	}
 	fds := [...]unix.PollFd{{Fd: int32(p.ctlR), Events: unix.POLLIN}, {Fd: int32(p.child.Pidfd()), Events: unix.POLLIN}}
 	if p.control.Flood.Pauses() {

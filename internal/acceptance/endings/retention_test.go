@@ -138,6 +138,49 @@ func TestEndedThingsHoldNoDescriptors(t *testing.T) {
 	}
 }
 
+// TestIdleSessionsHoldFewDescriptors: a session that has been idle for a while holds as little as a new one, and nothing of it is lost by that, even if the
+// gateway dies meanwhile.
+func TestIdleSessionsHoldFewDescriptors(t *testing.T) {
+	for _, tier := range rig.Tiers {
+		t.Run(tier, func(t *testing.T) {
+			t.Parallel()
+			g := rig.Gateway(t, "--isolation", tier, "--warm", "0")
+			cgroup := g.CgroupDir(t)
+			c := g.Dial(t)
+			const sessions, some = 10, 8                                                                            // some: of what the gateway opens once
+			c.Call("session.destroy", object{"session_id": c.Session(object{"shell": "/bin/bash"}), "force": true}) // opens what the gateway opens once
+			base := holding(t, g, cgroup)
+			var ids []string
+			for range sessions {
+				ids = append(ids, c.Session(object{"shell": "/bin/bash"}))
+			}
+			fresh := holding(t, g, cgroup)
+			most := held{fresh.keeper + sessions + some, fresh.gateway + some, fresh.cgroups} // the keeper also keeps the list of a cell's processes open
+			w := newSessionWork()
+			for i, s := range ids {
+				w.add(c, s, fmt.Sprint("work-", i), 1)
+				rig.Expect(t, c.Run(s, fmt.Sprintf("here=%d; echo $here", i)), 0, fmt.Sprintln(i), "")
+			}
+			if busy := holding(t, g, cgroup); busy.keeper-base.keeper <= (fresh.keeper-base.keeper)+4*sessions {
+				t.Errorf("there is nothing to see: %+v, %+v, %+v", base, fresh, busy)
+			}
+			holds(t, g, "idle sessions hold no more than new ones", cgroup, most)
+			w.readable(t, g)
+			g.KillGateway(t)
+			c = g.Redial(t)
+			w.readable(t, g)
+			for i, s := range ids {
+				rig.Expect(t, c.Run(s, "echo $here"), 0, fmt.Sprintln(i), "")
+			}
+			holds(t, g, "also those of another gateway", cgroup, most)
+			for i, s := range ids {
+				rig.Expect(t, c.Run(s, "echo $here"), 0, fmt.Sprintln(i), "")
+			}
+			w.readable(t, g)
+		})
+	}
+}
+
 // TestRetentionGivesAllBack: when the retention of everything is over, nothing of it is held, also by a gateway that took over.
 func TestRetentionGivesAllBack(t *testing.T) {
 	for _, tier := range rig.Tiers {
