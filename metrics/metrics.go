@@ -35,6 +35,7 @@ var Outcomes = []string{
 const (
 	LinkOK     = "ok"
 	LinkFailed = "failed"
+	LinkKept   = "kept" // an idle link was there
 )
 
 // The results of requests that were sent to other nodes.
@@ -154,7 +155,7 @@ type auditLog struct {
 type directory struct {
 	DirectoryDegraded prometheus.Gauge       // 1 while NATS does not answer; 0 without a cluster
 	ClusterNodes      prometheus.Gauge       // nodes that are known, this one among them; 0 without a cluster
-	LinksDialled      *prometheus.CounterVec // result: LinkOK or LinkFailed
+	LinksDialled      *prometheus.CounterVec // result: LinkOK, LinkFailed or LinkKept
 	LinksRefused      prometheus.Counter     // of nodes, or of strangers, that could not prove who they are
 	Relays            prometheus.Gauge       // of clients' connections to other nodes; those that are being dialled count
 	Relayed           *prometheus.CounterVec // requests; result: one of RelayResults
@@ -231,7 +232,7 @@ func New(reg prometheus.Registerer) *Metrics {
 		directory: directory{
 			DirectoryDegraded: gauge("trl_directory_degraded", "1 while the cluster's directory does not answer."),
 			ClusterNodes:      gauge("trl_cluster_nodes", "Nodes of the cluster that this one knows, itself among them; 0 without a cluster."),
-			LinksDialled:      counters("trl_links_dialled_total", "Links to other nodes that were dialled, by result.", "result"),
+			LinksDialled:      counters("trl_links_dialled_total", "Links to other nodes that were dialled, or were there and idle, by result.", "result"),
 			LinksRefused:      counter("trl_links_refused_total", "Links that were refused because the other end did not prove that it is a node of the cluster."),
 			Relays:            gauge("trl_relays", "Open relays: each carries the requests of one client's connection to one other node."),
 			Relayed:           counters("trl_relayed_requests_total", "Requests that were sent to other nodes, by result.", "result"),
@@ -241,7 +242,7 @@ func New(reg prometheus.Registerer) *Metrics {
 	}
 	m.ConfigInForce.Set(1)
 	AtZero(m.ConfigReloads, ReloadOK, ReloadRefused)
-	AtZero(m.LinksDialled, LinkOK, LinkFailed)
+	AtZero(m.LinksDialled, LinkOK, LinkFailed, LinkKept)
 	AtZero(m.Relayed, RelayResults...)
 	AtZero(m.RelayedBytes, RelayedToOwner, RelayedToClient)
 	AtZero(m.Execs, Outcomes...)

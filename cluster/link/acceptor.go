@@ -197,8 +197,15 @@ func (a *Acceptor) handle(w http.ResponseWriter, r *http.Request) {
 	c.wire.sock.onClose() // it is no stranger any more
 	ended := make(chan struct{})
 	c.begin(r.Context(), from, version, a.o.Limits, func() { c.Close(BrokenCode, "node is shutting down") }, func() { close(ended) })
-	a.o.Serve(r.Context(), h, c)
+	for h != nil {
+		a.o.Serve(r.Context(), h, c)
+		if !h.Keep || c.isOver() {
+			break
+		}
+		h = a.next(r.Context(), r.RemoteAddr, c)
+	}
 	c.Drop()
+	c.reading.Wait()
 	<-ended
 }
 
@@ -237,7 +244,8 @@ func (h *hijacker) Hijack() (net.Conn, *bufio.ReadWriter, error) {
 
 // shake is the acceptor's half of the handshake.
 func (a *Acceptor) shake(r *http.Request, c *Conn, binding []byte) (*Hello, int, Node, error) {
-	t := transcript{reply: reply{Versions: a.o.versions, From: a.o.Self, Nonce: newNonce()}, binding: binding}
+	t := &transcript{reply: reply{Versions: a.o.versions, From: a.o.Self, Nonce: newNonce()}, binding: binding}
+	c.transcript = t
 	fail := func(err error) (*Hello, int, Node, error) { return nil, 0, t.opening.From, err }
 	if err := c.receive(&t.opening); err != nil {
 		return fail(err)
@@ -260,12 +268,22 @@ func (a *Acceptor) shake(r *http.Request, c *Conn, binding []byte) (*Hello, int,
 	if bad != nil {
 		return fail(bad)
 	}
-	said := assertion{}
-	if err := c.receive(&said); err != nil {
+	h, err := a.takeHello(r.Context(), c)
+	if err != nil {
 		return fail(err)
 	}
-	h := &Hello{}
-	err := t.check(secret, "dialer", said.Hello, said.Proof)
+	return h, version, o.From, nil
+}
+
+// takeHello takes a Hello, and answers it.
+func (a *Acceptor) takeHello(ctx context.Context, c *Conn) (*Hello, error) {
+	said := assertion{}
+	if err := c.receive(&said); err != nil {
+		return nil, err
+	}
+	c.hellos++
+	h, t := &Hello{}, c.transcript
+	err := t.check(a.o.Credentials.key(), proofRole(c.hellos), said.Hello, said.Proof)
 	if err == nil && json.Unmarshal(said.Hello, h) != nil {
 		err = ErrHandshake
 	}
@@ -273,13 +291,13 @@ func (a *Acceptor) shake(r *http.Request, c *Conn, binding []byte) (*Hello, int,
 		err = h.Check()
 	}
 	if err == nil && a.o.Admit != nil {
-		err = a.o.Admit(r.Context(), o.From, h)
+		err = a.o.Admit(ctx, t.opening.From, h)
 	}
 	if err != nil {
 		_ = c.say(&welcome{refusalOf(err)}) // the dialer may be gone
-		return fail(err)
+		return nil, err
 	}
-	return h, version, o.From, c.say(&welcome{})
+	return h, c.say(&welcome{})
 }
 
 // checkOpening checks everything that can be known before the dialer has proved anything.

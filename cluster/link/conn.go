@@ -52,6 +52,14 @@ type Conn struct {
 	buf     []byte        // owned by Read
 	over    chan struct{} // closed when the link is over
 	ended   sync.Once
+
+	transcript *transcript // of the handshake
+	hellos     int         // how many have been sent or taken; owned by whoever has the link
+	begun      time.Time   // the end of the handshake
+	keep       func() bool // gives the link back to its dialer, if that has a place for it; nil: it is not kept
+
+	ahead   *ahead // owned by Read; what AwaitNext has begun to read
+	reading sync.WaitGroup
 }
 
 // newConn makes the Conn of a connection whose handshake has not begun.
@@ -62,7 +70,7 @@ func newConn(ws *websocket.Conn, w *wire) *Conn {
 
 // begin makes a Conn whose handshake is done carry messages. When ctx ends, bye ends it. onEnd is called when the link has ended, last of all.
 func (c *Conn) begin(ctx context.Context, peer Node, version int, l Limits, bye, onEnd func()) {
-	c.peer, c.version = peer, version
+	c.peer, c.version, c.begun = peer, version, time.Now()
 	c.ws.SetReadLimit(l.MaxMessage)
 	go func() { // pings; ends when the link is over; whoever gave onEnd waits for it
 		defer onEnd()
@@ -91,13 +99,22 @@ func (c *Conn) Version() int { return c.version }
 // Over is closed when the link has ended at this end: by Close, by Drop, or after an error of Read.
 func (c *Conn) Over() <-chan struct{} { return c.over }
 
-// BeforeLarge sets a function, once and before Read. Read calls it before it reads more than KeepBuffer of a message. If it fails, Read returns its
+// BeforeLarge sets a function, once for each client and before Read. Read calls it before it reads more than KeepBuffer of a message. If it fails, Read returns its
 // error as it is, and the only thing left to do is to answer and to close.
 func (c *Conn) BeforeLarge(f func() error) { c.large = f }
 
 // Read returns the next message, which is valid until the next Read. After an error the link is over: a *CloseError if the other end has closed it,
 // else one that is ErrBroken, ErrSilent, ErrClosed or websocket.ErrMessageTooBig.
 func (c *Conn) Read() (Kind, []byte, error) {
+	if a := c.ahead; a != nil {
+		<-a.came
+		c.ahead = nil
+		return a.kind, a.msg, a.err
+	}
+	return c.read()
+}
+
+func (c *Conn) read() (Kind, []byte, error) {
 	if cap(c.buf) > KeepBuffer {
 		c.buf = nil
 	}

@@ -45,16 +45,19 @@ type DialerOptions struct {
 	versions Versions // ours, but for a test
 }
 
-// Dialer dials links. It keeps none ready: each link belongs to one connection of a client. It remembers which nodes could not be dialled, so that
-// requests to them fail at once.
+// Dialer dials links. Each link belongs to one connection of a client at a time; some are kept idle between two clients (see reuse.go). A Dialer remembers
+// which nodes could not be dialled, so that requests to them fail at once.
 type Dialer struct {
 	o     DialerOptions
 	ctx   context.Context // ends in Close: the end of all links
 	stop  context.CancelFunc
 	links sync.WaitGroup
 
+	idleTime time.Duration // idleTime, but for a test
+
 	mu     sync.Mutex
 	nodes  map[Node]*dialled // guarded by mu
+	idle   idle              // guarded by mu
 	closed bool              // guarded by mu: no link may begin any more
 }
 
@@ -74,7 +77,7 @@ func NewDialer(ctx context.Context, o DialerOptions) (*Dialer, error) {
 		return nil, err
 	}
 	o.Limits, o.versions = o.Limits.withDefaults(), cmp.Or(o.versions, ours)
-	d := &Dialer{o: o, nodes: map[Node]*dialled{}}
+	d := &Dialer{o: o, nodes: map[Node]*dialled{}, idleTime: idleTime}
 	d.ctx, d.stop = context.WithCancel(ctx)
 	return d, nil
 }
@@ -83,6 +86,12 @@ func NewDialer(ctx context.Context, o DialerOptions) (*Dialer, error) {
 func (d *Dialer) Close() {
 	d.mu.Lock()
 	d.closed = true
+	for _, all := range d.idle.byPeer {
+		for _, l := range all {
+			l.expiry.Stop()
+		}
+	}
+	d.idle = idle{}
 	d.mu.Unlock()
 	d.stop()
 	d.links.Wait()
@@ -102,6 +111,9 @@ func (d *Dialer) Dial(ctx context.Context, to Peer, h *Hello) (*Conn, error) {
 		return nil, err
 	}
 	to.URL = u.String()
+	if c, err := d.takeIdle(ctx, to, h); c != nil || err != nil {
+		return c, err
+	}
 	n, err := d.enter(ctx, to.Node)
 	if err != nil {
 		return nil, err
@@ -301,6 +313,9 @@ func (d *Dialer) dial(ctx context.Context, u *url.URL, to Peer, h *Hello) (_ *Co
 		}
 		c.Close(int(websocket.StatusPolicyViolation), "handshake")
 		return nil, cmp.Or(ctx.Err(), err)
+	}
+	if h.Keep {
+		c.keep = func() bool { return d.keepIdle(to, c) }
 	}
 	c.begin(d.ctx, to.Node, version, d.o.Limits, c.Drop, d.links.Done)
 	return c, nil

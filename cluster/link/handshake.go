@@ -228,7 +228,8 @@ func (c *Conn) say(v any) error {
 
 // introduce is the dialer's half of the handshake.
 func (c *Conn) introduce(o *DialerOptions, to Peer, h *Hello, binding []byte) (version int, err error) {
-	t := transcript{opening: opening{Versions: o.versions, From: o.Self, Want: to.Node, URL: to.URL, Nonce: newNonce()}, binding: binding}
+	t := &transcript{opening: opening{Versions: o.versions, From: o.Self, Want: to.Node, URL: to.URL, Nonce: newNonce()}, binding: binding}
+	c.transcript = t
 	if err := c.say(&t.opening); err != nil {
 		return 0, err
 	}
@@ -247,7 +248,7 @@ func (c *Conn) introduce(o *DialerOptions, to Peer, h *Hello, binding []byte) (v
 		if json.Unmarshal(t.reply.Refusal, &r) != nil {
 			return 0, ErrHandshake
 		}
-		return 0, r.errorOf(&t)
+		return 0, r.errorOf(t)
 	}
 	if t.reply.From != to.Node {
 		return 0, &EpochError{to.Node, t.reply.From}
@@ -256,19 +257,25 @@ func (c *Conn) introduce(o *DialerOptions, to Peer, h *Hello, binding []byte) (v
 	if !ok {
 		return 0, &VersionError{o.versions, t.reply.Versions}
 	}
+	return version, c.assert(secret, h)
+}
+
+// assert says for whom the link is, and waits for the welcome.
+func (c *Conn) assert(secret []byte, h *Hello) error {
 	hello, err := json.Marshal(h)
 	if err != nil {
-		return 0, err
+		return err
 	}
-	if err := c.say(&assertion{hello, t.proof(secret, "dialer", hello)}); err != nil {
-		return 0, err
+	c.hellos++
+	if err := c.say(&assertion{hello, c.transcript.proof(secret, proofRole(c.hellos), hello)}); err != nil {
+		return err
 	}
 	w := welcome{}
 	if err := c.receive(&w); err != nil {
-		return 0, err
+		return err
 	}
 	if w.Refusal != nil {
-		return 0, w.Refusal.errorOf(&t)
+		return w.Refusal.errorOf(c.transcript)
 	}
-	return version, nil
+	return nil
 }

@@ -25,6 +25,7 @@ type Hello struct {
 	Transport  string     `json:"transport"`           // how the client is connected: websocket, unix, http, in_process
 	Binary     bool       `json:"binary,omitzero"`     // the client gets output in binary frames
 	Carries    string     `json:"carries,omitzero"`    // ForMessages, ForHTTP or ForNode
+	Keep       bool       `json:"keep,omitzero"`       // the link may serve another client afterwards, see Conn.Release
 	LogPrefix  string     `json:"log_prefix,omitzero"` // begins the ids of the client's requests in logs
 }
 
@@ -98,6 +99,8 @@ func (h *Hello) Check() error {
 		return &HelloError{"transport", "is not websocket, unix, http or in_process"}
 	case h.Carries != ForMessages && h.Carries != ForHTTP && h.Carries != ForNode:
 		return &HelloError{"carries", "is not one of those known"}
+	case h.Keep && h.Carries != ForMessages:
+		return &HelloError{"keep", "is for links that carry messages"}
 	case h.LogPrefix != "" && !isWord(h.LogPrefix, maxLogPrefix):
 		return &HelloError{"log_prefix", "is not one printable word"}
 	}

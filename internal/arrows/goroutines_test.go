@@ -86,6 +86,7 @@ var goroutines = map[string][]string{
 	"watch.follow":          {"pump"},
 	"Grant.OnExpiry":        {"expiry"},
 	"Conn.begin":            {"pings of a link"},
+	"Conn.AwaitNext":        {"next message of a link"},
 	"NewStream":             {"reader of a stream"},
 	"farLogins.add":         {"checker of logins"},
 	"farLogins.check":       short,

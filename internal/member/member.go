@@ -304,8 +304,11 @@ func (b *Member) Dial(ctx context.Context, epoch string, h *link.Hello) (*link.C
 	}
 	c, err := b.dialer.Dial(ctx, link.Peer{Node: link.Node{Name: n.Name, Epoch: n.Epoch}, URL: n.URL}, h)
 	outcome := metrics.LinkOK
-	if err != nil {
+	switch {
+	case err != nil:
 		outcome = metrics.LinkFailed
+	case c.Kept():
+		outcome = metrics.LinkKept
 	}
 	b.metrics.LinksDialled.WithLabelValues(outcome).Inc()
 	return c, err

@@ -9,6 +9,7 @@ import (
 	"trl/protocol"
 	"trl/web/audit"
 	"trl/web/auth"
+	"trl/web/rpc/cluster"
 	"trl/web/transport"
 )
 
@@ -108,7 +109,7 @@ func fillTargets(e *audit.Entry, v any) {
 		e.Terminal = v.TermID
 	case *protocol.ShareCreated:
 		e.Share, e.Session = v.ShareID, v.SessionID
-	case *answerIDs:
+	case *cluster.AnswerIDs:
 		e.Session, e.Exec, e.Process = cmp.Or(v.SessionID, e.Session), cmp.Or(v.ExecID, e.Exec), cmp.Or(v.ProcessID, e.Process)
 		e.Terminal, e.Share = cmp.Or(v.TermID, e.Terminal), cmp.Or(v.ShareID, e.Share)
 	}

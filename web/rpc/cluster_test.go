@@ -22,11 +22,12 @@ import (
 
 // testCluster is some gateways with links between them, and a directory that is always right.
 type testCluster struct {
-	t     testing.TB
-	nodes []*testNode
-	place []string // guarded by mu; names of the nodes to ask for a new session
-	down  error    // guarded by mu; what the directory answers; nil: it works
-	fresh bool     // guarded by mu; nodes that are not known may live
+	t      testing.TB
+	scheme string // of links
+	nodes  []*testNode
+	place  []string // guarded by mu; names of the nodes to ask for a new session
+	down   error    // guarded by mu; what the directory answers; nil: it works
+	fresh  bool     // guarded by mu; nodes that are not known may live
 
 	found func() string // guarded by mu; what FindName answers; nil: what is true
 	mu    sync.Mutex
@@ -50,7 +51,12 @@ func newCluster(t testing.TB, names []string, change ...func(*config)) *testClus
 
 func newClusterWith(t testing.TB, names []string, tune func(*pool.Config), change ...func(*config)) *testCluster {
 	t.Helper()
-	cl := &testCluster{t: t, place: names[1:2]}
+	return (&testCluster{t: t, place: names[1:2], scheme: "ws"}).start(names, tune, change)
+}
+
+func (cl *testCluster) start(names []string, tune func(*pool.Config), change []func(*config)) *testCluster {
+	t := cl.t
+	t.Helper()
 	secret := filepath.Join(t.TempDir(), "secret")
 	if err := os.WriteFile(secret, []byte(strings.Repeat("s", 40)), 0o600); err != nil {
 		t.Fatal(err)
@@ -86,7 +92,7 @@ func (cl *testCluster) add(name string, cred *link.Credentials, tune func(*pool.
 	self := link.Node{Name: name, Epoch: n.Pool.Epoch()}
 	limits := link.Limits{MaxMessage: 4 << 20}
 	a, err := link.NewAcceptor(link.AcceptorOptions{
-		Self: self, URL: n.proxy.url(), Credentials: cred, Limits: limits,
+		Self: self, URL: cl.scheme + "://" + n.proxy.Addr().String(), Credentials: cred, Limits: limits,
 		Admit:   func(_ context.Context, _ link.Node, h *link.Hello) error { return n.clients.AdmitLink(h) },
 		Serve:   func(_ context.Context, h *link.Hello, c *link.Conn) { n.clients.ServeLink(h, c) },
 		Refused: func(_ string, err error) { t.Logf("%s refused a link: %v", name, err) },
@@ -180,7 +186,7 @@ func (n nodesOf) Find(epoch string) (protocol.Node, cluster.Standing) {
 
 func (n nodesOf) Dial(ctx context.Context, epoch string, h *link.Hello) (*link.Conn, error) {
 	to := n.find(epoch)
-	return n.dialer.Dial(ctx, link.Peer{Node: link.Node{Name: to.name, Epoch: epoch}, URL: to.proxy.url()}, h)
+	return n.dialer.Dial(ctx, link.Peer{Node: link.Node{Name: to.name, Epoch: epoch}, URL: n.cluster.scheme + "://" + to.proxy.Addr().String()}, h)
 }
 
 func (n nodesOf) FindName(_ context.Context, principal, name string) (string, error) {
@@ -244,8 +250,10 @@ type linkProxy struct {
 
 	mu    sync.Mutex
 	conns map[net.Conn]bool // guarded by mu
-	gate  chan struct{}     // guarded by mu; closed: bytes pass
-	away  bool              // guarded by mu; nobody is let in
+
+	accepted int           // guarded by mu; connections that were let in
+	gate     chan struct{} // guarded by mu; closed: bytes pass
+	away     bool          // guarded by mu; nobody is let in
 }
 
 func newLinkProxy(t testing.TB, to string) *linkProxy {
@@ -264,8 +272,6 @@ func newLinkProxy(t testing.TB, to string) *linkProxy {
 	})
 	return p
 }
-
-func (p *linkProxy) url() string { return "ws://" + p.Addr().String() }
 
 func (p *linkProxy) accept() {
 	for {
@@ -286,6 +292,7 @@ func (p *linkProxy) accept() {
 		}
 		p.mu.Lock()
 		p.conns[in], p.conns[out] = true, true
+		p.accepted++
 		p.mu.Unlock()
 		p.tasks.Go(func() { p.copy(in, out) })
 		p.tasks.Go(func() { p.copy(out, in) })
@@ -374,6 +381,11 @@ func BenchmarkRelayedRun(b *testing.B) {
 			took[name] = append(took[name], time.Since(began))
 		}
 	}
+	reportQuantiles(b, took)
+}
+
+// reportQuantiles reports the median and the 99th percentile of what requests at the owner and through another node took.
+func reportQuantiles(b *testing.B, took map[string][]time.Duration) {
 	at := func(name string, part float64) float64 {
 		slices.Sort(took[name])
 		return float64(took[name][int(part*float64(len(took[name])-1))].Nanoseconds()) / 1000
@@ -382,4 +394,28 @@ func BenchmarkRelayedRun(b *testing.B) {
 		b.ReportMetric(at("one", part), fmt.Sprintf("owner-p%.0f-µs", part*100))
 		b.ReportMetric(at("gate", part), fmt.Sprintf("relayed-p%.0f-µs", part*100))
 	}
+}
+
+// BenchmarkRelayedHTTP does the same with POST /v1/rpc, and a list that is gathered from another node over a WebSocket. Links use TLS.
+func BenchmarkRelayedHTTP(b *testing.B) {
+	cl := (&testCluster{t: b, place: []string{"one"}, scheme: "wss"}).start([]string{"gate", "one"}, func(*pool.Config) {}, nil)
+	gate := cl.node("gate").Dial()
+	request := fmt.Sprintf(`{"method":"exec.run","params":{"session_id":%q,"command":":"}}`, gate.Session())
+	took := map[string][]time.Duration{}
+	var lists []time.Duration
+	for b.Loop() {
+		for _, name := range []string{"one", "gate"} {
+			began := time.Now()
+			if status, text := post(b, cl.node(name), request, ""); status != 200 {
+				b.Fatal(text)
+			}
+			took[name] = append(took[name], time.Since(began))
+		}
+		began := time.Now()
+		gate.Call("session.list", nil)
+		lists = append(lists, time.Since(began))
+	}
+	reportQuantiles(b, took)
+	slices.Sort(lists)
+	b.ReportMetric(float64(lists[len(lists)/2].Nanoseconds())/1000, "list-p50-µs")
 }

@@ -92,20 +92,13 @@ func (k *call) askOnly(n protocol.Node, params any) (data any, pending bool, err
 
 // askNode sends one request over a link of its own and calls use with the data of the answer.
 func (c *conn) askNode(ctx context.Context, epoch string, request []byte, use func(data jsontext.Value) error) error {
-	l, fault := c.dialNode(ctx, epoch)
-	if fault != nil {
-		return fault
+	h, e := c.hello()
+	if e != nil {
+		return e
 	}
-	defer l.Drop()
-	defer context.AfterFunc(ctx, l.Drop)()
 	r := relay{c: c}
 	defer r.endLarge()
-	l.BeforeLarge(r.beginLarge)
-	data, err := cluster.Ask(l, request)
-	if err != nil {
-		return err
-	}
-	return use(data)
+	return cluster.Ask(ctx, c.relays.nodes, epoch, h, request, r.beginLarge, use)
 }
 
 // otherNodes returns the epochs of the nodes to ask for what a principal has; "": for what anybody has. It waits for the directory, but not for long.

@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/go-json-experiment/json"
+	"github.com/go-json-experiment/json/jsontext"
 
 	"trl/cluster/link"
 	"trl/pool/share"
@@ -91,22 +92,19 @@ func (cs *Clients) GuestElsewhere(ctx context.Context, token string) (*auth.Gran
 	}
 	ctx, cancel := context.WithTimeout(ctx, guestTimeout)
 	defer cancel()
-	l, fault := cluster.Dial(ctx, nodes, epoch, &link.Hello{Principal: "guest", Role: string(auth.Viewer), Share: token, Transport: transport.WebSocketName})
-	if fault != nil {
-		cs.log.Debug().Err(fault).Msg("share link of another node refused")
-		if fault.Code == protocol.NodeUnreachable {
-			return nil, fault
-		}
-		return nil, nil
-	}
-	defer l.Drop()
-	defer context.AfterFunc(ctx, l.Drop)()
 	var can protocol.Capabilities
-	data, err := cluster.Ask(l, []byte(`{"id":0,"method":"system.capabilities"}`))
-	if _, answered := errors.AsType[*protocol.Error](err); err != nil && !answered { // the link broke
-		return nil, cluster.Unreachable(n.Node, time.Second)
+	h := &link.Hello{Principal: "guest", Role: string(auth.Viewer), Share: token, Transport: transport.WebSocketName}
+	err := cluster.Ask(ctx, nodes, epoch, h, []byte(`{"id":0,"method":"system.capabilities"}`), nil, func(data jsontext.Value) error {
+		return json.Unmarshal(data, &can)
+	})
+	if e, answered := errors.AsType[*protocol.Error](err); err != nil && (!answered || e.Code == protocol.NodeUnreachable) {
+		cs.log.Debug().Err(err).Msg("node of a share link cannot be asked")
+		if !answered { // the link broke
+			e = cluster.Unreachable(n.Node, time.Second)
+		}
+		return nil, e
 	}
-	if err != nil || json.Unmarshal(data, &can) != nil || can.Principal.Share == nil {
+	if err != nil || can.Principal.Share == nil {
 		return nil, nil
 	}
 	return &auth.Grant{

@@ -14,7 +14,6 @@ import (
 
 	"trl/cluster/link"
 	"trl/metrics"
-	"trl/pool/ids"
 	"trl/protocol"
 	"trl/web/rpc/cluster"
 	"trl/web/transport"
@@ -50,6 +49,10 @@ type relay struct {
 	waiting    map[string][]*call // guarded by mu; unanswered requests by id, those of equal ids in their order
 	over       bool               // guarded by mu; nothing can be sent any more
 	halfClosed bool               // guarded by mu; the owner knows that the client sends nothing more
+	follows    bool               // guarded by mu; more may come than answers, now or later
+
+	keeps   bool // set once; the link may serve another client afterwards
+	oneShot bool // set once; the client sends one request
 
 	toOwner, toClient prometheus.Counter // bytes
 
@@ -68,8 +71,10 @@ func (c *conn) relayTo(epoch string) *relay {
 		m := c.srv.m
 		r = &relay{
 			c: c, epoch: epoch, name: n.Node, gone: make(chan struct{}), waiting: map[string][]*call{},
+			oneShot: c.request != nil && !c.request.Follows(),
 			toOwner: m.RelayedBytes.WithLabelValues(metrics.RelayedToOwner), toClient: m.RelayedBytes.WithLabelValues(metrics.RelayedToClient),
 		}
+		r.keeps = r.oneShot || c.transport.Name() == transport.InProcessName // clients of /mcp come for one tool
 		c.relays.byEpoch[epoch] = r
 		c.helpers.Go(func() { // dials, and passes on what comes; ends with the link or ctx; serve waits for it
 			m.Relays.Inc()
@@ -92,19 +97,20 @@ func (c *conn) hello() (*link.Hello, *protocol.Error) {
 	return h, e
 }
 
-// dialNode makes a link to a node, for the client of the connection.
-func (c *conn) dialNode(ctx context.Context, epoch string) (*link.Conn, *protocol.Error) {
-	h, e := c.hello()
+// dial makes the link.
+func (r *relay) dial() (*link.Conn, *protocol.Error) {
+	h, e := r.c.hello()
 	if e != nil {
 		return nil, e
 	}
-	return cluster.Dial(ctx, c.relays.nodes, epoch, h)
+	h.Keep = r.keeps
+	return cluster.Dial(r.c.ctx, r.c.relays.nodes, r.epoch, h)
 }
 
 // run is the relay's life.
 func (r *relay) run() {
 	c := r.c
-	l, fault := c.dialNode(c.ctx, r.epoch)
+	l, fault := r.dial()
 	if fault != nil {
 		if c.grant.Elsewhere != nil && fault.Code == protocol.AuthFailed { // the share link has ended
 			c.end(transport.ReasonUnshared)
@@ -112,15 +118,20 @@ func (r *relay) run() {
 		r.end(fault)
 		return
 	}
-	defer l.Drop()
-	closed := make(chan struct{})
+	kept, read, closed := false, make(chan struct{}), make(chan struct{})
 	stop := context.AfterFunc(c.ctx, func() { // ends with the link, within about a second; waited for below
 		defer close(closed)
-		l.Close(1000, "")
+		r.leave(l, read)
 	})
 	defer func() {
+		close(read)
 		if !stop() {
 			<-closed
+		}
+		if kept {
+			l.Release()
+		} else {
+			l.Drop()
 		}
 	}()
 	c.mu.Lock()
@@ -137,6 +148,9 @@ func (r *relay) run() {
 	c.helpers.Go(func() { r.flush(l) }) // sends what waits for the link; ends with it; serve waits for it
 	for {
 		kind, msg, err := l.Read()
+		if kept = err == nil && link.IsEnd(kind, msg) && r.isDone(); kept {
+			return
+		}
 		if err == nil {
 			err = r.pass(kind, msg)
 			r.endLarge()
@@ -146,6 +160,35 @@ func (r *relay) run() {
 			return
 		}
 	}
+}
+
+// keepTimeout is how long a link whose client has gone may take to become one that another client can have.
+const keepTimeout = time.Second
+
+// leave ends the link because the client has gone. If nothing is left to come, it asks the owner for the end of this client alone, so that another client
+// can have the link. read is closed when run reads no more.
+func (r *relay) leave(l *link.Conn, read <-chan struct{}) {
+	r.mu.Lock()
+	keep := r.keeps && !r.follows && r.link != nil && len(r.waiting) == 0
+	r.mu.Unlock()
+	if keep {
+		r.sendEnd()
+		late := time.NewTimer(keepTimeout)
+		defer late.Stop()
+		select {
+		case <-read:
+			return
+		case <-late.C:
+		}
+	}
+	l.Close(1000, "")
+}
+
+// isDone reports whether the client sends no more, and nothing is to come for it.
+func (r *relay) isDone() bool {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.halfClosed && !r.follows && len(r.waiting) == 0
 }
 
 // flush sends the requests that have waited for the link.
@@ -160,6 +203,9 @@ func (r *relay) flush(l *link.Conn) {
 		if l.Send(link.Text, msg) != nil {
 			return // run gets the error
 		}
+	}
+	if r.oneShot && len(queue) > 0 {
+		r.sendEndLocked()
 	}
 }
 
@@ -205,7 +251,7 @@ func (r *relay) end(fault *protocol.Error) {
 func (r *relay) send(k *call, msg []byte) bool {
 	id := string(k.id)
 	if len(k.id) == 0 {
-		id, msg = "0", withID(msg)
+		id, msg = "0", cluster.WithID(msg)
 	}
 	r.sending.Lock()
 	defer r.sending.Unlock()
@@ -215,6 +261,7 @@ func (r *relay) send(k *call, msg []byte) bool {
 		return false
 	}
 	r.waiting[id] = append(r.waiting[id], k)
+	r.follows = r.follows || k.remote.lasts()
 	l := r.link
 	if l == nil {
 		r.queue = append(r.queue, bytes.Clone(msg))
@@ -223,28 +270,34 @@ func (r *relay) send(k *call, msg []byte) bool {
 	r.toOwner.Add(float64(len(msg)))
 	if l != nil {
 		_ = l.Send(link.Text, msg) // run gets the error, and ends the connection
+		if r.oneShot {
+			r.sendEndLocked()
+		}
 	}
 	return true
 }
 
-// withID returns an HTTP request that has no id with the id 0.
-func withID(msg []byte) []byte {
-	i := bytes.IndexByte(msg, '{') + 1
-	return append([]byte(`{"id":0,`), msg[i:]...)
+// sendEnd tells the owner, once, that the client sends no more. It returns nil if nothing was sent to the owner.
+func (r *relay) sendEnd() *link.Conn {
+	r.sending.Lock()
+	defer r.sending.Unlock()
+	return r.sendEndLocked()
+}
+
+func (r *relay) sendEndLocked() *link.Conn {
+	r.mu.Lock()
+	l, told := r.link, r.halfClosed
+	r.halfClosed = true
+	r.mu.Unlock()
+	if l != nil && !told {
+		_ = l.SendEnd() // run gets the error
+	}
+	return l
 }
 
 // halfClose tells the owner that the client sends no more, and waits until the owner has nothing left to send.
 func (r *relay) halfClose() {
-	r.sending.Lock()
-	r.mu.Lock()
-	l := r.link
-	r.halfClosed = true
-	r.mu.Unlock()
-	if l != nil {
-		_ = l.Send(link.Text, []byte(transport.HalfClose))
-	}
-	r.sending.Unlock()
-	if l == nil { // nothing was sent
+	if r.sendEnd() == nil {
 		return
 	}
 	select {
@@ -365,7 +418,7 @@ func (r *relay) passAnswer(msg []byte) error {
 	if fault != nil && k.tryElsewhere(fault) {
 		return nil
 	}
-	if len(k.id) == 0 { // as withID has sent it
+	if len(k.id) == 0 { // as cluster.WithID has sent it
 		msg = append([]byte(`{`), rest[1:]...)
 	}
 	msg, err := r.mapNumber(msg)
@@ -407,7 +460,7 @@ func (k *call) passAnswer(msg []byte, fault *protocol.Error) {
 			c.request.SetFault(fault.Code)
 		}
 	case k.needsAudit && c.srv.config.Audit != nil:
-		data = idsOfAnswer(msg)
+		data = cluster.IDsOfAnswer(msg)
 	}
 	if name := k.remote.target.Name; fault == nil && name != "" && (k.method == "session.create" || k.method == "session.rename") {
 		c.relays.noteName(c, name, k.remote.relay.epoch)
@@ -417,30 +470,4 @@ func (k *call) passAnswer(msg []byte, fault *protocol.Error) {
 	answering := time.Now()
 	c.checkSent(c.out.SendMessage(verbatim(msg)))
 	k.trace(err, answering)
-}
-
-// answerIDs are the ids in an answer, for the audit log.
-type answerIDs struct {
-	SessionID string `json:"session_id"`
-	ExecID    string `json:"exec_id"`
-	ProcessID string `json:"process_id"`
-	TermID    string `json:"term_id"`
-	ShareID   string `json:"share_id"`
-}
-
-func idsOfAnswer(msg []byte) *answerIDs {
-	var answer struct {
-		Data answerIDs `json:"data"`
-	}
-	_ = json.Unmarshal(msg, &answer) // it is ours; what cannot be read stays empty
-	return &answer.Data
-}
-
-// epochOfStream returns the epoch of the node that has a stream.
-func epochOfStream(id string) (epoch string, ok bool) {
-	if len(id) <= len(ids.StreamPrefix) || id[:len(ids.StreamPrefix)] != ids.StreamPrefix {
-		return "", false
-	}
-	id = id[len(ids.StreamPrefix):]
-	return ids.EpochOf(id[0], id)
 }

@@ -1,6 +1,7 @@
 package rpc
 
 import (
+	"bufio"
 	"bytes"
 	"context"
 	"encoding/binary"
@@ -183,13 +184,21 @@ func TestRelayedSession(t *testing.T) {
 }
 
 // post sends a request over HTTP.
-func post(t *testing.T, to *testNode, body, accept string) (status int, text string) {
+func post(t testing.TB, to *testNode, body, accept string) (status int, text string) {
+	t.Helper()
+	return postAs(t, to, "", body, accept)
+}
+
+func postAs(t testing.TB, to *testNode, token, body, accept string) (status int, text string) {
 	t.Helper()
 	req, err := http.NewRequest("POST", "http://"+to.Address+"/v1/rpc", strings.NewReader(body))
 	if err != nil {
 		t.Fatal(err)
 	}
 	req.Header.Set("Content-Type", "application/json")
+	if token != "" {
+		req.Header.Set("Authorization", "Bearer "+token)
+	}
 	if accept != "" {
 		req.Header.Set("Accept", accept)
 	}
@@ -629,4 +638,94 @@ func TestRelayedRequestsAreAudited(t *testing.T) {
 			t.Errorf("%v beside %v", o, ours[i])
 		}
 	}
+}
+
+// TestRequestsShareLinks: requests over HTTP, of agents in this process and of lists use links one after the other, each with the rights of its own client.
+func TestRequestsShareLinks(t *testing.T) {
+	cl := newCluster(t, []string{"gate", "one"}, twoUsers)
+	gate, one := cl.node("gate"), cl.node("one")
+	tokens := []string{"bobs-token", "anns-token", "roots-token"}
+	links := func() int {
+		one.proxy.mu.Lock()
+		defer one.proxy.mu.Unlock()
+		return one.proxy.accepted
+	}
+	ask := func(token, body string) string {
+		t.Helper()
+		_, text := postAs(t, gate, token, body, "")
+		return text
+	}
+	var sessions []string
+	for _, token := range tokens {
+		text := ask(token, `{"method":"session.create","params":{"name":"work"}}`)
+		var made struct{ Data protocol.SessionInfo }
+		if err := json.Unmarshal([]byte(text), &made); err != nil || made.Data.Node != "one" {
+			t.Fatal(text)
+		}
+		sessions = append(sessions, made.Data.SessionID)
+	}
+	for i := range 30 {
+		token, mine, other := tokens[i%3], sessions[i%3], sessions[(i+1)%3]
+		if text := ask(token, `{"method":"exec.run","params":{"session_id":"`+mine+`","command":"echo $((6*7))"}}`); !strings.Contains(text, `"stdout":"42\n"`) {
+			t.Fatal(text)
+		}
+		text := ask(token, `{"method":"exec.run","params":{"session_id":"`+other+`","command":"echo $((6*7))"}}`)
+		if isAdmin := token == "roots-token"; isAdmin != strings.Contains(text, `"stdout":"42\n"`) || !isAdmin && !strings.Contains(text, "SESSION_NOT_FOUND") {
+			t.Fatalf("%s, session of another principal: %s", token, text)
+		}
+		if text := ask(token, `{"method":"session.list"}`); !strings.Contains(text, mine) || strings.Contains(text, other) {
+			t.Fatalf("%s lists %s", token, text)
+		}
+	}
+	for i := range 5 {
+		v := gate.visit(auth.Principal{Subject: "bob", Role: auth.User})
+		in, err := v.Connect()
+		if err != nil {
+			t.Fatal(err)
+		}
+		go fmt.Fprintf(in, `{"id":%d,"method":"exec.run","params":{"session":"work","command":"echo $((6*7))"}}`+"\n", i)
+		if line, err := bufio.NewReader(in).ReadString('\n'); err != nil || !strings.Contains(line, `"stdout":"42\n"`) {
+			t.Fatal(line, err)
+		}
+		in.Close()
+		v.Leave()
+	}
+	if n := links(); n > 3 { // one, or a second one that was dialled while the owner was still busy with the end of the first
+		t.Errorf("%d links were dialled", n)
+	}
+
+	// What lasts longer than its answer has a link of its own.
+	before := links()
+	for range 6 {
+		if _, text := postAs(t, gate, tokens[0], `{"method":"exec.stream","params":{"session_id":"`+sessions[0]+`","command":"echo streamed"}}`, transport.NDJSON); !strings.Contains(text, "streamed") {
+			t.Fatal(text)
+		}
+	}
+	if n := links() - before; n < 3 { // the first ones may have got the idle links, and have ended them
+		t.Errorf("%d links for six streams", n)
+	}
+
+	// A client that leaves ends its wait at the owner.
+	ctx, cancel := context.WithCancel(t.Context())
+	gone := make(chan struct{})
+	go func() {
+		defer close(gone)
+		req, _ := http.NewRequestWithContext(ctx, "POST", "http://"+gate.Address+"/v1/rpc", strings.NewReader(`{"method":"exec.run","params":{"session_id":"`+sessions[0]+`","command":"echo on >&2; sleep 300"}}`))
+		req.Header.Set("Content-Type", "application/json")
+		req.Header.Set("Authorization", "Bearer "+tokens[0])
+		if resp, err := http.DefaultClient.Do(req); err == nil {
+			resp.Body.Close()
+		}
+	}()
+	serving := func() (n int) {
+		one.clients.each(func(c *conn) { n++ })
+		return n
+	}
+	testkit.Eventually(t, "the command runs", func() bool {
+		return serving() == 1 && strings.Contains(ask(tokens[0], `{"method":"session.info","params":{"session_id":"`+sessions[0]+`"}}`), "RUNNING")
+	})
+	cancel()
+	<-gone
+	testkit.Eventually(t, "nobody waits at the owner", func() bool { return serving() == 0 })
+	testkit.Eventually(t, "no relay is left", func() bool { return gate.Metric("trl_relays") == 0 })
 }

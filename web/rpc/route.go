@@ -72,6 +72,11 @@ type remote struct {
 	answered chan struct{} // closed when it has been answered; nil: nobody waits
 }
 
+// lasts reports whether more may come than the answer, or whether something ends with the connection.
+func (rm *remote) lasts() bool {
+	return rm.h.over != nothing || rm.target.Follow || rm.target.WindowBytes > 0 || rm.target.OnDisconnect != ""
+}
+
 // maxLookups is how often a session is looked for, because what was known of it turned out to be old.
 const maxLookups = 3
 
@@ -90,7 +95,7 @@ func (k *call) route(h handler) (any, bool, error) {
 		return h.call.run(k, k.params)
 	}
 	if k.method == "stream.ack" {
-		epoch, _ := epochOfStream(t.StreamID)
+		epoch, _ := cluster.EpochOfStream(t.StreamID)
 		c.mu.Lock()
 		r := c.relays.byEpoch[epoch]
 		c.mu.Unlock()

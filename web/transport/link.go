@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"net"
+	"sync/atomic"
 
 	"github.com/coder/websocket"
 
@@ -21,11 +22,16 @@ type Link struct {
 	client string // the id of the client's connection
 	binary bool
 	large  func() error // set once in BeforeLarge
+
+	keep       bool          // the link serves another client afterwards
+	halfClosed atomic.Bool   // the client sends nothing more
+	done       chan struct{} // closed by SendClose
+	handedBack atomic.Bool   // the client is done, and the link goes on
 }
 
 // NewLink returns the transport over an accepted link, for the client that h describes.
 func NewLink(l *link.Conn, h *link.Hello) *Link {
-	t := &Link{link: l, client: h.LogPrefix, binary: h.Binary, out: &Outbox{w: l.Frames(), seal: sealWebSocket, long: frameHeader}}
+	t := &Link{link: l, client: h.LogPrefix, binary: h.Binary, keep: h.Keep, done: make(chan struct{}), out: &Outbox{w: l.Frames(), seal: sealWebSocket, long: frameHeader}}
 	l.BeforeLarge(func() error { return t.large() })
 	return t
 }
@@ -42,16 +48,14 @@ func (t *Link) Outbox() *Outbox { return t.out }
 // IsBinary reports whether the client wants output in binary frames.
 func (t *Link) IsBinary() bool { return t.binary }
 
-// HalfClose is the message with which the other node says that the client sends no more and still reads: it is empty, which no request is.
-const HalfClose = ""
-
 // Read returns the client's next message.
 func (t *Link) Read() ([]byte, error) {
 	kind, msg, err := t.link.Read()
 	switch {
 	case err == nil && kind != link.Text:
 		return nil, errBinary
-	case err == nil && len(msg) == len(HalfClose):
+	case err == nil && link.IsEnd(kind, msg): // the client sends no more, and still reads
+		t.halfClosed.Store(true)
 		return nil, ErrHalfClosed
 	case err == nil:
 		return msg, nil
@@ -67,8 +71,15 @@ func (t *Link) BeforeLarge(f func() error) { t.large = f }
 // KeepAlive does nothing: a link keeps itself alive.
 func (t *Link) KeepAlive(context.Context, func(CloseReason), func(error)) {}
 
-// AwaitHangup reads until the link is over. The other node sends nothing more.
+// AwaitHangup reads until the link is over, or until the end of a client after which the link goes on. The other node sends nothing more for this client.
 func (t *Link) AwaitHangup() {
+	if t.keep {
+		select {
+		case <-t.link.AwaitNext():
+		case <-t.done:
+		}
+		return
+	}
 	for {
 		if _, _, err := t.link.Read(); err != nil {
 			return
@@ -76,8 +87,13 @@ func (t *Link) AwaitHangup() {
 	}
 }
 
-// SendClose closes the link with the code that the client is to get.
+// SendClose closes the link with the code that the client is to get, unless the client is done and the link goes on.
 func (t *Link) SendClose(why CloseReason) {
+	defer close(t.done)
+	if t.keep && why == ReasonClient && t.halfClosed.Load() {
+		t.handedBack.Store(true)
+		return
+	}
 	bye, ok := closeCodes[why]
 	if !ok {
 		bye.code = websocket.StatusNormalClosure
@@ -85,8 +101,12 @@ func (t *Link) SendClose(why CloseReason) {
 	t.link.Close(int(bye.code), bye.text)
 }
 
-// Close drops the link.
-func (t *Link) Close() { t.link.Drop() }
+// Close drops the link, unless it goes on.
+func (t *Link) Close() {
+	if !t.handedBack.Load() {
+		t.link.Drop()
+	}
+}
 
 // ReasonOfLink returns why the connection of a client ends when a link of it has ended with err: as its owner says, if that closed the link for a reason
 // that concerns the client, else because the node is gone.

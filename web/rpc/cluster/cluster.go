@@ -92,15 +92,41 @@ func Dial(ctx context.Context, nodes Nodes, epoch string, h *link.Hello) (*link.
 	return nil, Unreachable(n.Node, wait).WithCause(err)
 }
 
-// Ask sends the only request of a link, whose id is 0, and returns the data of the answer. A failure that the node answers is a *protocol.Error.
-func Ask(l *link.Conn, request []byte) (jsontext.Value, error) {
+// Ask sends a request, whose id is 0, to a node and calls use with the data of the answer. ctx bounds it. large is what is called before a large answer is
+// read. A failure that the node answers, and one to reach it, is a *protocol.Error.
+func Ask(ctx context.Context, nodes Nodes, epoch string, h *link.Hello, request []byte, large func() error, use func(data jsontext.Value) error) error {
+	h.Keep = true
+	l, fault := Dial(ctx, nodes, epoch, h)
+	if fault != nil {
+		return fault
+	}
+	stop := context.AfterFunc(ctx, l.Drop)
+	l.BeforeLarge(large)
+	err := ask(l, request, use)
+	if err == nil {
+		err = awaitEnd(l)
+		if stop() && err == nil {
+			l.Release()
+			return nil
+		}
+		err = nil // the answer counts
+	}
+	stop()
+	l.Drop()
+	return err
+}
+
+func ask(l *link.Conn, request []byte, use func(data jsontext.Value) error) error {
 	if err := l.Send(link.Text, request); err != nil {
-		return nil, err
+		return err
+	}
+	if err := l.SendEnd(); err != nil {
+		return err
 	}
 	for {
 		_, msg, err := l.Read()
 		if err != nil {
-			return nil, err
+			return err
 		}
 		if id, _ := protocol.SplitAnswer(msg); string(id) != "0" {
 			continue // an event
@@ -111,12 +137,21 @@ func Ask(l *link.Conn, request []byte) (jsontext.Value, error) {
 		}
 		switch err := json.Unmarshal(msg, &answer); {
 		case err != nil:
-			return nil, err
+			return err
 		case answer.Error != nil:
-			return nil, answer.Error
+			return answer.Error
 		case answer.Data == nil:
-			return nil, errors.New("answer without data")
+			return errors.New("answer without data")
 		}
-		return answer.Data, nil
+		return use(answer.Data)
+	}
+}
+
+// awaitEnd returns when the node has nothing more for the client.
+func awaitEnd(l *link.Conn) error {
+	for {
+		if kind, msg, err := l.Read(); err != nil || link.IsEnd(kind, msg) {
+			return err
+		}
 	}
 }
