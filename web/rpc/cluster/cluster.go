@@ -95,34 +95,31 @@ func Dial(ctx context.Context, nodes Nodes, epoch string, h *link.Hello) (*link.
 // Ask sends a request, whose id is 0, to a node and calls use with the data of the answer. ctx bounds it. large is what is called before a large answer is
 // read. A failure that the node answers, and one to reach it, is a *protocol.Error.
 func Ask(ctx context.Context, nodes Nodes, epoch string, h *link.Hello, request []byte, large func() error, use func(data jsontext.Value) error) error {
-	h.Keep = true
+	h.Keep = h.Carries == link.ForMessages
 	l, fault := Dial(ctx, nodes, epoch, h)
 	if fault != nil {
 		return fault
 	}
 	stop := context.AfterFunc(ctx, l.Drop)
 	l.BeforeLarge(large)
-	err := ask(l, request, use)
-	if err == nil {
-		err = awaitEnd(l)
-		if stop() && err == nil {
-			l.Release()
-			return nil
-		}
-		err = nil // the answer counts
+	err := l.Send(link.Text, request)
+	if err == nil && h.Keep {
+		err = l.SendEnd()
 	}
-	stop()
-	l.Drop()
+	if err == nil {
+		err = readAnswer(l, use)
+	}
+	kept := err == nil && h.Keep && awaitEnd(l) == nil
+	if stop() && kept {
+		l.Release()
+	} else {
+		l.Drop()
+	}
 	return err
 }
 
-func ask(l *link.Conn, request []byte, use func(data jsontext.Value) error) error {
-	if err := l.Send(link.Text, request); err != nil {
-		return err
-	}
-	if err := l.SendEnd(); err != nil {
-		return err
-	}
+// readAnswer calls use with the data of the answer that comes over a link.
+func readAnswer(l *link.Conn, use func(data jsontext.Value) error) error {
 	for {
 		_, msg, err := l.Read()
 		if err != nil {
