@@ -3,6 +3,7 @@ package client
 import (
 	"context"
 	"fmt"
+	"time"
 
 	"github.com/go-json-experiment/json"
 	"github.com/go-json-experiment/json/jsontext"
@@ -34,6 +35,7 @@ type request struct {
 // send sends a request until its answer comes.
 func (c *Client) send(ctx context.Context, q request, into any) error {
 	var asked *link // the answer was lost with it
+	var node nodeWait
 	for {
 		l, err := c.connected(ctx)
 		if err != nil {
@@ -42,9 +44,13 @@ func (c *Client) send(ctx context.Context, q request, into any) error {
 		if asked != nil && q.repeat == protocol.RepeatKeyed && asked.epoch != l.epoch {
 			return &ConnectionLostError{OutcomeUnknown, errNewEpoch}
 		}
-		err = l.exchange(ctx, q, into, nil)
+		if err = l.exchange(ctx, q, into, nil); node.passes(ctx, c, &err) {
+			continue
+		}
 		lost, ok := err.(*ConnectionLostError)
 		switch {
+		case !ok && asked != nil && isUnreachable(err):
+			return &ConnectionLostError{OutcomeUnknown, err}
 		case !ok:
 			return err
 		case lost.Outcome == OutcomeUnsent:
@@ -54,6 +60,41 @@ func (c *Client) send(ctx context.Context, q request, into any) error {
 			asked = l
 		}
 	}
+}
+
+// nodeWait is for one request, which may be sent again because the node of a cluster that it is for could not be reached: nothing was done.
+type nodeWait struct {
+	end time.Time // when our patience ends, from the first such answer on
+}
+
+// passes waits as long as the server says, and reports whether the request may be sent again. It may not after any other error, and when our patience is
+// over. If ctx ends, that is the error.
+func (w *nodeWait) passes(ctx context.Context, c *Client, err *error) bool {
+	if !isUnreachable(*err) {
+		return false
+	}
+	ms, _ := (*err).(*Error).Details["retry_after_ms"].(float64)
+	wait := min(max(time.Duration(ms)*time.Millisecond, 50*time.Millisecond), maxPause)
+	if w.end.IsZero() {
+		w.end = time.Now().Add(c.o.Patience)
+	}
+	if time.Now().Add(wait).After(w.end) {
+		return false
+	}
+	select {
+	case <-time.After(wait):
+		return true
+	case <-c.ctx.Done():
+		return true // there is no connection any more
+	case <-ctx.Done():
+		*err = context.Cause(ctx)
+		return false
+	}
+}
+
+func isUnreachable(err error) bool {
+	e, ok := err.(*Error)
+	return ok && e.Code == protocol.NodeUnreachable
 }
 
 // repeatOf applies the rule for a method to the params of a request.

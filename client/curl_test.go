@@ -371,7 +371,7 @@ func (i curlInput) CloseStdin(ctx context.Context) error {
 func (c *curlClient) call(ctx context.Context, method string, p params) (params, error) {
 	for {
 		answer, err := c.once(ctx, method, p)
-		if err == nil || !errors.Is(err, client.ErrConnectionLost) || !mayRepeat(method, p) {
+		if err == nil || !errors.Is(err, client.ErrConnectionLost) || !mayRepeat(method, p) && !nothingDone(err) {
 			return answer, err
 		}
 		if err := pause(ctx); err != nil {
@@ -392,6 +392,12 @@ func mayRepeat(method string, p params) bool {
 		return !has("signal")
 	}
 	return false
+}
+
+// nothingDone reports whether the answer says that the session's node could not be reached.
+func nothingDone(err error) bool {
+	e, ok := errors.AsType[*protocol.Error](err)
+	return ok && e.Code == protocol.NodeUnreachable
 }
 
 func pause(ctx context.Context) error {
@@ -426,7 +432,7 @@ func (e *envelope) result() (params, error) {
 	switch {
 	case e.Error == nil:
 		return e.Data, nil
-	case e.Error.Code == protocol.ShuttingDown: // there is another gateway soon
+	case e.Error.Code == protocol.ShuttingDown, e.Error.Code == protocol.NodeUnreachable: // there is another gateway soon, or the node can be reached again
 		return nil, fmt.Errorf("%w: %w", client.ErrConnectionLost, e.Error)
 	}
 	return nil, e.Error

@@ -44,6 +44,7 @@ type stream struct {
 
 // open attaches on a live connection, and again if that connection is lost meanwhile.
 func (s *stream) open(ctx context.Context) error {
+	var node nodeWait
 	for {
 		l, err := s.c.connected(ctx)
 		if err != nil {
@@ -60,6 +61,9 @@ func (s *stream) open(ctx context.Context) error {
 			return s.install(l, to)
 		}
 		l.abandon(to, ErrClosed)
+		if node.passes(ctx, s.c, &err) {
+			continue
+		}
 		if l.lost() == nil || ctx.Err() != nil {
 			return err // the server's answer, or the caller's context has ended
 		}

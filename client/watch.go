@@ -76,12 +76,16 @@ func (s *Session) Watch(ctx context.Context) (*Watcher, error) {
 
 // subscribe asks for the events on a live connection.
 func (w *Watcher) subscribe(ctx context.Context) error {
+	var node nodeWait
 	for {
 		l, err := w.c.connected(ctx)
 		if err != nil {
 			return err
 		}
 		err = l.call(ctx, "session.watch", protocol.SessionRef{SessionID: w.id}, nil, nil)
+		if node.passes(ctx, w.c, &err) {
+			continue
+		}
 		if _, lost := err.(*ConnectionLostError); !lost {
 			w.link = l
 			return err

@@ -40,7 +40,7 @@ func (g *gateway) joinCluster() error {
 	if err := os.Mkdir(dir, 0o700); err != nil {
 		return err
 	}
-	g.cluster = &cluster{owner: &gateway{trl: g.trl, dir: dir, home: g.home, addr: "127.0.0.1:0", args: append(flags("owner"), g.args...)}, nats: nats}
+	g.cluster = &cluster{owner: &gateway{trl: g.trl, dir: dir, home: g.home, addr: "127.0.0.1:0", args: append(flags("owner", "--token-file", filepath.Join(g.state(), "tokens")), g.args...)}, nats: nats}
 	g.args = append(flags("gate", "--no-sessions"), g.args...)
 	return nil
 }
@@ -49,7 +49,7 @@ func (g *gateway) joinCluster() error {
 func (g *gateway) awaitOwner() error {
 	var out []byte
 	if eventually(func() bool {
-		cmd := exec.Command(g.trl, "nodes", "--state-dir", g.state())
+		cmd := exec.Command(g.trl, "nodes", "--url", "http://"+g.addr, "--token", g.tokens["admin"])
 		out, _ = cmd.CombinedOutput()
 		return strings.Contains(string(out), "owner   ready")
 	}) {

@@ -26,6 +26,26 @@ _FIRST_PAUSE = 0.05
 _PAUSE_AFTER_USELESS = 0.25  # spares a server that accepts connections and drops them
 
 
+class NodeWait:
+    """For one request, which may be sent again because the node of a cluster that it is for could not be reached: nothing was done."""
+
+    def __init__(self, patience: float) -> None:
+        self._patience = patience
+        self._until: float | None = None  # when our patience ends, from the first such answer on
+
+    async def passes(self, error: TrlError) -> bool:
+        """Waits as long as the server says. False: it is another error, or our patience is over."""
+        if error.code != "NODE_UNREACHABLE":
+            return False
+        wait = min(max(float(error.details.get("retry_after_ms", 0)) / 1000, _FIRST_PAUSE), _MAX_PAUSE)
+        now = time.monotonic()
+        self._until = self._until or now + self._patience
+        if now + wait > self._until:
+            return False
+        await asyncio.sleep(wait)
+        return True
+
+
 class Client:
     """Sends requests over a `Link`, and dials again for up to `patience` seconds when the link is lost."""
 
@@ -99,16 +119,26 @@ class Client:
         """Sends a request, and sends it again after a lost connection if that does nothing twice."""
         repeat = repeat_of(method, params)
         asked: Link | None = None  # the link on which an answer was lost
+        node = self.node_wait()
         while True:
             link = await self.connected(method, asked, keyed=repeat == "keyed")
             try:
                 return await link.call(method, params, sent=sent)
+            except TrlError as e:
+                if await node.passes(e):
+                    continue
+                if asked is not None and e.code == "NODE_UNREACHABLE":
+                    raise ConnectionLostError(str(e), outcome="unknown", method=method) from e
+                raise
             except Lost as e:
                 if not e.sent:
                     continue
                 if repeat == "never":
                     raise ConnectionLostError(str(e), outcome="unknown", method=method) from e
                 asked = link
+
+    def node_wait(self) -> NodeWait:
+        return NodeWait(self._patience)
 
     async def connected(self, method: str = "", asked: Link | None = None, keyed: bool = True) -> Link:
         """A live connection. `asked` is the link on which the answer to a request was lost. If the request is keyed, the connection must

@@ -10,7 +10,7 @@ from typing import Any
 from ._client import Client
 from ._link import Chunk, Displaced, Event, Feed, Link
 from ._transport import Lost
-from .errors import ClosedError
+from .errors import ClosedError, TrlError
 from .events import Gap, Stderr, Stdout
 
 WINDOW = 1 << 20  # bytes that the server sends before we have read them
@@ -38,12 +38,17 @@ class Stream(ABC):
 
     async def open(self) -> None:
         """Subscribes on a live connection, and again if that one is lost meanwhile."""
+        node = self._client.node_wait()
         while True:
             link = await self._client.connected(asked=None if self.id else self._asked)
             feed = Feed()
             self._pending = []
             try:
                 await self._subscribe(link, feed)
+            except TrlError as e:
+                if await node.passes(e):
+                    continue
+                raise
             except Lost:
                 continue
             self._link, self._feed, self._acked = link, feed, self.offset

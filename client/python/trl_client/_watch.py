@@ -11,7 +11,7 @@ from ._command import SessionID
 from ._link import Feed
 from ._transport import Lost
 from ._wire import SessionInfo
-from .errors import ClosedError, SessionTerminatedError
+from .errors import ClosedError, SessionTerminatedError, TrlError
 from .events import Missed, SessionEvent, SessionEventType, WatchEvent
 
 
@@ -38,12 +38,17 @@ class Watch:
 
     async def _subscribe(self, client: Client) -> None:
         """Asks for the events on a live connection, and again if that one is lost meanwhile."""
+        node = client.node_wait()
         while True:
             link = await client.connected("session.watch")
             link.listener = self._feed = Feed(bounded=True)
             try:
                 await link.call("session.watch", {"session_id": self._session_id})
                 return
+            except TrlError as e:
+                if await node.passes(e):
+                    continue
+                raise
             except Lost:
                 continue
 

@@ -78,6 +78,10 @@ export declare class Connection {
      * new server knows neither its key nor its session.
      */
     call<M extends keyof wire.Methods>(method: M, params: Params<M> | (() => Params<M>), o?: CallOptions): Promise<Result<M>>;
+    /** For one request: whether it may be sent again because the node of a cluster that it is for could not be reached. */
+    nodeWait(): {
+        passes(error: unknown, signal?: AbortSignal): Promise<boolean>;
+    };
     /** Calls a listener for every event of this name. */
     on<E extends keyof wire.Events>(event: E, listener: (data: wire.Events[E]) => void): () => void;
     /** Listens to a stream that no sink of a request gets, over all connections: a watched session sends streams that nobody attached. */

@@ -732,6 +732,7 @@ var Connection = class _Connection {
     o.signal?.throwIfAborted();
     let asked;
     let repeat = "never";
+    const node = this.nodeWait();
     for (; ; ) {
       let link;
       try {
@@ -750,12 +751,28 @@ var Connection = class _Connection {
       try {
         return await until(o.signal, answer);
       } catch (error) {
-        if (!(error instanceof ConnectionLostError)) throw error;
+        if (await node.passes(error, o.signal)) continue;
+        if (!(error instanceof ConnectionLostError)) throw asked !== void 0 && isUnreachable(error) ? afterSending(error) : error;
         if (error.outcome === "unsent") continue;
         if (repeat === "never") throw error;
         asked = epoch;
       }
     }
+  }
+  /** For one request: whether it may be sent again because the node of a cluster that it is for could not be reached. */
+  nodeWait() {
+    let end;
+    return {
+      /** Waits as long as the server says; then nothing was done, and the request may be sent again. False: another error, or our patience is over. */
+      passes: async (error, signal) => {
+        if (!isUnreachable(error)) return false;
+        const wait = Math.min(Math.max(Number(error.details.retry_after_ms) || firstPause, firstPause), lastPause);
+        end ??= performance.now() + this.patience;
+        if (performance.now() + wait > end) return false;
+        await until(signal, pause(wait, this.closing.signal));
+        return true;
+      }
+    };
   }
   /** Calls a listener for every event of this name. */
   on(event, listener) {
@@ -934,6 +951,9 @@ function calling(f) {
       throw error;
     });
   }
+}
+function isUnreachable(error) {
+  return error instanceof TrlError && error.code === "NODE_UNREACHABLE";
 }
 
 // src/quote.ts
@@ -1213,6 +1233,7 @@ var Stream = class {
     this.resume();
   }
   async attach() {
+    const node = this.connection.nodeWait();
     for (let asked; ; ) {
       let link;
       try {
@@ -1237,6 +1258,7 @@ var Stream = class {
         }
         return;
       } catch (error) {
+        if (await node.passes(error)) continue;
         if (!(error instanceof ConnectionLostError)) throw error;
         if (error.outcome === "unknown" && !this.accepted) asked = epoch;
       }

@@ -149,6 +149,7 @@ export class Connection {
     o.signal?.throwIfAborted();
     let asked: string | undefined; // the epoch of the server that may have got the request
     let repeat: Repeat = "never";
+    const node = this.nodeWait();
     for (;;) {
       let link: Link;
       try {
@@ -167,12 +168,29 @@ export class Connection {
       try {
         return await until(o.signal, answer);
       } catch (error) {
-        if (!(error instanceof ConnectionLostError)) throw error;
+        if (await node.passes(error, o.signal)) continue;
+        if (!(error instanceof ConnectionLostError)) throw asked !== undefined && isUnreachable(error) ? afterSending(error) : error;
         if (error.outcome === "unsent") continue;
         if (repeat === "never") throw error;
         asked = epoch;
       }
     }
+  }
+
+  /** For one request: whether it may be sent again because the node of a cluster that it is for could not be reached. */
+  nodeWait(): { passes(error: unknown, signal?: AbortSignal): Promise<boolean> } {
+    let end: number | undefined; // when our patience ends, from the first such answer on
+    return {
+      /** Waits as long as the server says; then nothing was done, and the request may be sent again. False: another error, or our patience is over. */
+      passes: async (error, signal) => {
+        if (!isUnreachable(error)) return false;
+        const wait = Math.min(Math.max(Number(error.details.retry_after_ms) || firstPause, firstPause), lastPause);
+        end ??= performance.now() + this.patience;
+        if (performance.now() + wait > end) return false;
+        await until(signal, pause(wait, this.closing.signal));
+        return true; // a closed connection fails the request
+      },
+    };
   }
 
   /** Calls a listener for every event of this name. */
@@ -366,4 +384,9 @@ function calling(f: () => void): void {
       throw error;
     });
   }
+}
+
+/** The session's node could not be reached, and nothing was done. */
+function isUnreachable(error: unknown): error is TrlError {
+  return error instanceof TrlError && error.code === "NODE_UNREACHABLE";
 }

@@ -105,6 +105,7 @@ export class Stream {
   }
 
   private async attach(): Promise<void> {
+    const node = this.connection.nodeWait();
     for (let asked: string | undefined; ; ) { // the epoch of the server that may have begun what the stream is of
       let link: Link;
       try {
@@ -129,6 +130,7 @@ export class Stream {
         }
         return;
       } catch (error) {
+        if (await node.passes(error)) continue;
         if (!(error instanceof ConnectionLostError)) throw error;
         if (error.outcome === "unknown" && !this.accepted) asked = epoch;
       }
