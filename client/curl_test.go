@@ -250,10 +250,14 @@ func (q step) exec(ctx context.Context, s *curlSession) (any, error) {
 	if in, ok := q["stdin_base64"]; ok {
 		p["stdin"], p["stdin_encoding"] = in, "base64"
 	}
-	if q["meanwhile"] == true {
+	asking := ctx
+	if q["meanwhile"] == true { // it is answered at once, and a cancel needs the id in the answer
 		p["yield_ms"] = 0
+		var cancel context.CancelFunc
+		asking, cancel = context.WithTimeout(context.WithoutCancel(ctx), patience)
+		defer cancel()
 	}
-	r, err := s.c.call(ctx, "exec.run", p)
+	r, err := s.c.call(asking, "exec.run", p)
 	if err == nil && r["running"] == true {
 		id := r["exec_id"]
 		if r, err = s.c.call(ctx, "exec.wait", params{"exec_id": id}); ctx.Err() != nil {
