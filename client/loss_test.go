@@ -224,6 +224,46 @@ func TestPatienceEndsWithAServerThatAcceptsAndDrops(t *testing.T) {
 	}
 }
 
+// TestUnreachableNodeIsWaitedFor: a request for a node that cannot be reached is sent again, whatever it is, until our patience is over.
+func TestUnreachableNodeIsWaitedFor(t *testing.T) {
+	refusals := 2
+	c := dial(t, Options{Patience: 10 * time.Second, URL: listen(t, func(p *peer) {
+		for q, ok := p.take(); ok; q, ok = p.take() {
+			switch {
+			case q.Method == "lost" || refusals > 0:
+				refusals--
+				p.send(`{"id":%d,"ok":false,"error":{"code":"NODE_UNREACHABLE","message":"gone","details":{"node":"n2","retry_after_ms":1}}}`, q.ID)
+			case q.Method == "exec.stream":
+				p.ok(q, `{"exec_id":"x-1","stream_id":"st-1","offset":0}`)
+				p.exit(7)
+			default:
+				p.ok(q, `{}`)
+			}
+		}
+	})})
+	if err := c.Call(soon(t), "session.rename", nil, nil); err != nil || refusals != 0 {
+		t.Errorf("%v, %d refusals left", err, refusals)
+	}
+	refusals = 2
+	cmd, err := inOne(c).ExecStream(soon(t), "x", nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if e, err := read(cmd)(soon(t)); err != nil || !e.ends() {
+		t.Errorf("%+v %v", e, err)
+	}
+	c.o.Patience = 200 * time.Millisecond
+	if e, ok := errors.AsType[*Error](c.Call(soon(t), "lost", nil, nil)); !ok || e.Code != "NODE_UNREACHABLE" {
+		t.Errorf("%+v", e)
+	}
+	c.o.Patience = time.Hour
+	ctx, cancel := context.WithTimeout(t.Context(), 50*time.Millisecond)
+	defer cancel()
+	if err := c.Call(ctx, "lost", nil, nil); !errors.Is(err, context.DeadlineExceeded) {
+		t.Error(err)
+	}
+}
+
 // TestPatienceBeginsAnewWithAConnectionOfUse: a dozen that bring a byte each take longer than one patience.
 func TestPatienceBeginsAnewWithAConnectionOfUse(t *testing.T) {
 	testkit.TakesLong(t)

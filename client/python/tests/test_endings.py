@@ -10,11 +10,13 @@ import subprocess
 import sys
 import threading
 import time
+from typing import Any
 
 import pytest
 import trl_client
 from conftest import DEADLINE, ROOT, Gateway, environment, until
 from trl_client import aio
+from trl_client._link import Link
 from trl_client._transport import WebSocket
 
 Address = dict[str, str]
@@ -262,3 +264,29 @@ def test_a_reader_that_gives_up_at_once_takes_nothing_from_the_next(address: Add
                 await second.aclose()
 
     asyncio.run(main())
+
+
+def test_a_node_that_cannot_be_reached_is_waited_for(address: Address, monkeypatch: pytest.MonkeyPatch) -> None:
+    refusals = 0
+    answer = Link.call
+
+    async def refuse(self: Link, method: str, params: Any, **more: Any) -> Any:
+        nonlocal refusals
+        if refusals <= 0 or method == "system.ping":
+            return await answer(self, method, params, **more)
+        refusals -= 1
+        raise trl_client.TrlError("gone", code="NODE_UNREACHABLE", details={"node": "n2", "retry_after_ms": 1})
+
+    monkeypatch.setattr(Link, "call", refuse)
+    with trl_client.connect(**address, patience=0.2) as sandbox, sandbox.create_session() as session:
+        refusals = 2
+        session.rename("renamed")
+        assert refusals == 0
+        refusals = 2
+        assert session.exec_stream("exit 7").result().exit_code == 7
+        assert refusals == 0
+        refusals = 1 << 30
+        with pytest.raises(trl_client.TrlError) as failed:
+            session.rename("never")
+        assert failed.value.code == "NODE_UNREACHABLE"
+        refusals = 0

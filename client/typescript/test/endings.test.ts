@@ -50,6 +50,31 @@ describe("endings", () => {
     await own.close();
   });
 
+  test("a request for a node that cannot be reached is sent again until the patience is over", async () => {
+    let refusals = 0;
+    class Unreachable extends WebSocket {
+      override send(data: string): void {
+        const { id, method } = JSON.parse(data) as { id: number; method: string };
+        if (method === "system.ping" || refusals <= 0) return super.send(data);
+        refusals--;
+        const error = { code: "NODE_UNREACHABLE", message: "gone", details: { node: "n2", retry_after_ms: 1 } };
+        queueMicrotask(() => this.dispatchEvent(new MessageEvent("message", { data: JSON.stringify({ id, ok: false, error }) })));
+      }
+    }
+    const own = await connect({ WebSocket: Unreachable, patience: 200 });
+    const session = await own.getSession((await newSession()).id);
+    refusals = 2;
+    await session.rename(`renamed-${Date.now()}`);
+    assert.equal(refusals, 0);
+    refusals = 2;
+    assert.equal(await session.execStream("exit 7").exitCode, 7);
+    assert.equal(refusals, 0);
+    refusals = Infinity;
+    await assert.rejects(session.rename("never"), { code: "NODE_UNREACHABLE" });
+    refusals = 0;
+    await own.close();
+  });
+
   test("the exit code comes over a cut although nobody reads", async () => {
     const [session, other] = [await newSession(), await newSession()];
     const running = session.execStream(`head -c 600000 /dev/zero; until [ -e 'go-${session.id}' ]; do sleep 0.05; done; exit 7`);
