@@ -226,11 +226,7 @@ func (r *relay) lost(err error) {
 // end makes later requests dial anew. Those that were not answered fail with fault; without one the client is gone.
 func (r *relay) end(fault *protocol.Error) {
 	c := r.c
-	c.mu.Lock()
-	if c.relays.byEpoch[r.epoch] == r {
-		delete(c.relays.byEpoch, r.epoch)
-	}
-	c.mu.Unlock()
+	r.retire()
 	r.mu.Lock()
 	waiting := r.waiting
 	r.over, r.waiting, r.queue = true, nil, nil
@@ -247,6 +243,16 @@ func (r *relay) end(fault *protocol.Error) {
 	}
 }
 
+// retire makes later requests use another relay.
+func (r *relay) retire() {
+	c := r.c
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.relays.byEpoch[r.epoch] == r {
+		delete(c.relays.byEpoch, r.epoch)
+	}
+}
+
 // send sends a request's message, and reports whether the relay could take it.
 func (r *relay) send(k *call, msg []byte) bool {
 	id := string(k.id)
@@ -256,8 +262,9 @@ func (r *relay) send(k *call, msg []byte) bool {
 	r.sending.Lock()
 	defer r.sending.Unlock()
 	r.mu.Lock()
-	if r.over {
+	if r.over || r.halfClosed { // the request of a one-shot client comes back after it was elsewhere
 		r.mu.Unlock()
+		r.retire()
 		return false
 	}
 	r.waiting[id] = append(r.waiting[id], k)

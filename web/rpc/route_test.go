@@ -157,4 +157,9 @@ func TestLookupsAreBounded(t *testing.T) {
 	if f.OK || lookups.Load() != 1+maxLookups {
 		t.Errorf("%d lookups, %v", lookups.Load(), f.Error)
 	}
+	lookups.Store(0)
+	status, text := post(t, cl.node("gate"), `{"method":"exec.run","params":{"session":"nowhere","command":":"}}`, "")
+	if status == http.StatusOK || lookups.Load() != 1+maxLookups {
+		t.Errorf("over HTTP: %d lookups, %s", lookups.Load(), text)
+	}
 }
