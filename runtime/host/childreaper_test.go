@@ -76,20 +76,17 @@ func TestOrphansAreReapedDuringAFork(t *testing.T) {
 	})
 }
 
-// A zombie without a mark is an orphan of a session at once if no other code of the process makes process sessions.
+// A process without a mark is an orphan of a session at once if no other code of this process makes process sessions.
 func TestUnmarkedOrphansOfAHostThatIsAlone(t *testing.T) {
-	h := testHost(t, "none")
-	marker := leave(t)
-	pid := testkit.Alive(marker)[0]
-	if _, ok := h.wasOurs(pid); ok {
-		t.Error("other code of the process may have started it")
-	}
-	h.alone = true
-	if c, ok := h.wasOurs(pid); !ok || c != nil {
-		t.Error("nobody but a session can have started it: ", c, ok)
-	}
-	if _, ok := h.wasOurs(os.Getpid()); ok {
-		t.Error("our own process session is no session's")
+	for _, alone := range []bool{false, true} {
+		h := otherHost(t, Config{Isolation: "none", Alone: alone})
+		pid := testkit.Alive(leave(t))[0]
+		if c, ok := h.wasOurs(pid); ok != alone || c != nil {
+			t.Errorf("alone %v: %v, %v", alone, c, ok)
+		}
+		if _, ok := h.wasOurs(os.Getpid()); ok {
+			t.Error("our own process session is no session's")
+		}
 	}
 }
 
