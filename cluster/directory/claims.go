@@ -312,6 +312,9 @@ func (d *Directory) drop(ctx context.Context, k recordKey, session string) error
 		if d.owns(k, session) { // claimed again
 			break
 		}
+		if !d.isDropping(k, session) { // another goroutine has done it
+			return nil
+		}
 		e, err := k.bucket.Latest(ctx, k.key)
 		var c Claim
 		switch {
@@ -331,6 +334,13 @@ func (d *Directory) drop(ctx context.Context, k recordKey, session string) error
 	delete(d.records.dropping, dropKey{k, session})
 	d.mu.Unlock()
 	return nil
+}
+
+func (d *Directory) isDropping(k recordKey, session string) bool {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	_, dropping := d.records.dropping[dropKey{k, session}]
+	return dropping
 }
 
 func (d *Directory) owns(k recordKey, session string) bool {

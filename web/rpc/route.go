@@ -398,43 +398,53 @@ func (k *call) routeCreate(h handler, t target) (any, bool, error) {
 	case t.RequestKey != "":
 		key = "key " + t.RequestKey
 	default:
-		return k.place()
+		return k.findOrPlace()
 	}
 	return k.inTurn(key, k.findOrPlace) // later requests may use the name
 }
 
-// findOrPlace is the second half of routeCreate. It waits for the directory.
+// findOrPlace is the second half of routeCreate. It waits for the directory. Where a session of the name or key may be taken, or the directory does not
+// work, it looks for one first. Otherwise the claim of the new session's node decides: whoever loses it learns which session has the name, and a
+// look-up before would only cost time.
 func (k *call) findOrPlace() (any, bool, error) {
 	c, rm := k.c, k.remote
-	var session string
-	var err error
+	var epoch string
+	first := rm.target.IfExists == "return" || c.relays.nodes.Degraded()
+	if first {
+		var err error
+		if epoch, err = k.findExisting(); err != nil {
+			return nil, false, err
+		}
+	}
+	if epoch == "" {
+		epochs, err := c.relays.nodes.Place(rm.target.Where, rm.target.Node)
+		if err == nil {
+			return k.sendToFirst(epochs)
+		}
+		if !first { // nobody takes a new session, but there may be one
+			epoch, _ = k.findExisting()
+		}
+		if epoch == "" {
+			return nil, false, err
+		}
+	}
+	return k.sendToFirst([]string{epoch})
+}
+
+// findExisting returns the epoch of the session that has the name or the request key of a session.create; "": there is none.
+func (k *call) findExisting() (epoch string, err error) {
+	c, rm := k.c, k.remote
+	session := ""
 	if rm.target.RequestKey != "" {
 		session, err = c.relays.nodes.FindKey(c.ctx, c.principal.Subject, rm.target.RequestKey)
 	}
 	if err == nil && session == "" && rm.target.Name != "" {
 		session, err = k.findName(rm.target.Name)
 	}
-	if err != nil {
-		return nil, false, err
+	if epoch, _ = ids.EpochOf('s', session); epoch != c.relays.self && !c.relays.isOther(epoch) {
+		epoch = ""
 	}
-	switch epoch, ok := ids.EpochOf('s', session); {
-	case ok && c.relays.isOther(epoch):
-		if rm.name != "" {
-			c.relays.noteName(c, rm.name, epoch)
-		}
-		return k.sendTo(epoch, rm.msg)
-	case ok && epoch == c.relays.self:
-		return k.here()
-	}
-	return k.place()
-}
-
-func (k *call) place() (any, bool, error) {
-	epochs, err := k.c.relays.nodes.Place(k.remote.target.Where, k.remote.target.Node)
-	if err != nil {
-		return nil, false, err
-	}
-	return k.sendToFirst(epochs)
+	return epoch, err
 }
 
 // tryElsewhere carries out a request at another node, in a goroutine, if the failure that a node has answered says that it was the wrong one.
@@ -442,6 +452,9 @@ func (k *call) tryElsewhere(fault *protocol.Error) bool {
 	c, rm := k.c, k.remote
 	if rm == nil || rm.msg == nil || c.ctx.Err() != nil || rm.tries > maxLookups {
 		return false
+	}
+	if epoch := winnerOf(fault); rm.name != "" && c.relays.isOther(epoch) {
+		c.relays.noteName(c, rm.name, epoch)
 	}
 	var again func() (any, bool, error)
 	switch _, full := fault.Details["max_sessions"]; {

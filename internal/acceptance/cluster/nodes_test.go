@@ -72,6 +72,38 @@ func TestNamesAreOfTheWholeCluster(t *testing.T) {
 	sees(t, b, "b")
 }
 
+// A name or a request key that is in use is found on full nodes, too.
+func TestExistingSessionOnFullNodes(t *testing.T) {
+	t.Parallel()
+	n := newNodes(t, 1)
+	a, b := n.start("a", "--max-sessions", "1"), n.start("b", "--max-sessions", "1")
+	sees(t, a, "a", "b")
+	sees(t, b, "a", "b")
+	ac, bc := a.Dial(t), b.Dial(t)
+	id := ac.Call("session.create", object{"name": "x", "request_key": "k", "node": "a"}).Str("session_id")
+	for _, full := range []bool{false, true} {
+		if full {
+			bc.Call("session.create", object{"node": "b"})
+			testkit.Eventually(t, "both nodes are full", func() bool {
+				return bc.Try("session.create", nil).Code() == "MAX_SESSIONS_REACHED" && ac.Try("session.create", nil).Code() == "MAX_SESSIONS_REACHED"
+			})
+		}
+		for _, c := range []*rig.Client{ac, bc} {
+			if f := c.Try("session.create", object{"name": "x"}); f.Code() != "SESSION_EXISTS" || f.Error.Details["session_id"] != id {
+				t.Errorf("full %v: a taken name: %+v", full, f.Error)
+			}
+			for _, same := range []object{{"name": "x", "if_exists": "return"}, {"name": "x", "request_key": "k", "node": "a"}} {
+				if f := c.Try("session.create", same); !f.OK || f.Data.Str("session_id") != id {
+					t.Errorf("full %v: %v: %+v %v", full, same, f.Error, f.Data)
+				}
+			}
+			if f := c.Try("exec.run", object{"session": "x", "command": "echo hi"}); !f.OK {
+				t.Errorf("full %v: %+v", full, f.Error)
+			}
+		}
+	}
+}
+
 // Without NATS everything goes on that needs no directory, over the nodes known by then and for longer than a lease, and a node that starts meanwhile
 // joins later.
 func TestNodesWithoutDirectory(t *testing.T) {
