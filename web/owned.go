@@ -168,7 +168,7 @@ func (e *elsewhere) RoundTrip(r *http.Request) (*http.Response, error) {
 }
 
 func (e *elsewhere) dial(ctx context.Context) (net.Conn, error) {
-	h, fault := rpc.HelloOf(e.g, transport.HTTPName, auth.ClientAddr(e.client))
+	h, fault := cluster.HelloOf(e.g, transport.HTTPName, auth.ClientAddr(e.client))
 	if fault != nil {
 		return nil, fault
 	}

@@ -122,7 +122,7 @@ var packages = map[string][]string{
 	"web/filewatch":    nil,
 	"web/listen":       {"web/filewatch", "web/transport"},
 	"web/rpc":          {"web/audit", "web/auth", "web/rpc/cluster", "web/rpc/credit", "web/transport"},
-	"web/rpc/cluster":  nil,
+	"web/rpc/cluster":  {"web/auth"},
 	"web/rpc/credit":   nil,
 	"web/transport":    nil,
 }

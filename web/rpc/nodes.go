@@ -2,12 +2,9 @@ package rpc
 
 import (
 	"cmp"
-	"net/netip"
 	"os"
 
-	"trl/cluster/link"
 	"trl/protocol"
-	"trl/web/auth"
 	"trl/web/rpc/cluster"
 )
 
@@ -37,18 +34,6 @@ func (cs *Clients) nodeName() string {
 		return ""
 	}
 	return cs.config.Cluster.Nodes.Self().Node
-}
-
-// HelloOf describes a client to another node. It returns an error if the client's credential has ended.
-func HelloOf(g *auth.Grant, transport string, client netip.Addr) (*link.Hello, *protocol.Error) {
-	h := &link.Hello{Principal: g.Subject, Role: string(g.Role), Credential: g.CredentialID(), Transport: transport, Client: client}
-	if far := g.Elsewhere; far != nil {
-		h.Share = far.Token
-	}
-	if !h.Terms.SetExpires(g.Expires()) {
-		return nil, cmp.Or(g.ExpiredError(), protocol.Errorf(protocol.AuthFailed, "what you logged in with is about to end"))
-	}
-	return h, nil
 }
 
 // checkPlace refuses a session.create that wants another node, if there is none.

@@ -90,7 +90,7 @@ func (c *conn) relayTo(epoch string) *relay {
 // hello describes the client to another node.
 func (c *conn) hello() (*link.Hello, *protocol.Error) {
 	at, _ := netip.ParseAddrPort(c.remote)
-	h, e := HelloOf(c.grant, c.transport.Name(), at.Addr())
+	h, e := cluster.HelloOf(c.grant, c.transport.Name(), at.Addr())
 	if e == nil {
 		h.Binary, h.LogPrefix = c.binary, c.id
 	}

@@ -3,8 +3,10 @@
 package cluster
 
 import (
+	"cmp"
 	"context"
 	"errors"
+	"net/netip"
 	"time"
 
 	"github.com/go-json-experiment/json"
@@ -12,6 +14,7 @@ import (
 
 	"trl/cluster/link"
 	"trl/protocol"
+	"trl/web/auth"
 )
 
 // Nodes is what a gateway asks of its cluster. Several goroutines may call its methods at once. An epoch is the part of ids that says which node made
@@ -67,6 +70,18 @@ const unknownYetRetry = time.Second
 // Unreachable returns the error for a request to a node that cannot be reached.
 func Unreachable(node string, wait time.Duration) *protocol.Error {
 	return protocol.Errorf(protocol.NodeUnreachable, "node %s cannot be reached", node).With("node", node).With("retry_after_ms", wait.Milliseconds())
+}
+
+// HelloOf describes a client to another node. It returns an error if the client's credential has ended.
+func HelloOf(g *auth.Grant, transport string, client netip.Addr) (*link.Hello, *protocol.Error) {
+	h := &link.Hello{Principal: g.Subject, Role: string(g.Role), Credential: g.CredentialID(), Transport: transport, Client: client}
+	if far := g.Elsewhere; far != nil {
+		h.Share = far.Token
+	}
+	if !h.Terms.SetExpires(g.Expires()) {
+		return nil, cmp.Or(g.ExpiredError(), protocol.Errorf(protocol.AuthFailed, "what you logged in with is about to end"))
+	}
+	return h, nil
 }
 
 // Dial makes a link to a node, for the client that h describes. The error is for the client.
