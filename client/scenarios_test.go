@@ -118,6 +118,16 @@ func (r *clientRig) start(t testing.TB, args []string) *gateway {
 	return g
 }
 
+// startRelay starts a gateway that owns no session.
+func (r *clientRig) startRelay(t testing.TB) *gateway {
+	t.Helper()
+	g := &gateway{rig: r}
+	if err := r.post("/start", map[string]any{"relay": true}, g); err != nil {
+		t.Fatal(err)
+	}
+	return g
+}
+
 func (g *gateway) do(action string) (any, error) {
 	var answer any
 	err := g.rig.post("/"+g.ID+"/"+action, struct{}{}, &answer)
@@ -129,6 +139,31 @@ func TestScenarios(t *testing.T) {
 	testkit.StartsProcesses(t)
 	testkit.TakesLong(t)
 	runScenarios(t, allScenarios(t), func(t *testing.T, s scenario, g *gateway) { runScenario(t, s, g, &run{gateway: g}) })
+}
+
+// longOverARelay are scenarios that take some seconds. TRL_TEST_RELAY=1 makes TestScenarios run them all through gateways that own no session.
+var longOverARelay = []string{"standard input of 10 MiB", "1,000 commands with the connection cut every 50 run exactly once each", "the server is away for ten seconds"}
+
+// TestScenariosAtANodeThatOwnsNoSession: no client can tell.
+func TestScenariosAtANodeThatOwnsNoSession(t *testing.T) {
+	testkit.StartsProcesses(t)
+	testkit.TakesLong(t)
+	rig := startRig(t)
+	shared := rig.startRelay(t)
+	for _, s := range allScenarios(t) {
+		ofItsOwn := s.Name == "a stream outlives a gateway that is killed"
+		if s.Gateway != nil && !ofItsOwn || s.Slow || slices.Contains(longOverARelay, s.Name) {
+			continue
+		}
+		t.Run(s.Name, func(t *testing.T) {
+			g := shared
+			if ofItsOwn {
+				g = rig.startRelay(t)
+				defer g.do("stop")
+			}
+			runScenario(t, s, g, &run{gateway: g})
+		})
+	}
 }
 
 // runScenarios runs each scenario as a test of its own, against a gateway that has what it asks for.

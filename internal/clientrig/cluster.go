@@ -15,8 +15,8 @@ import (
 	"trl/internal/testkit"
 )
 
-// With TRL_TEST_RELAY every gateway is a node that owns no session: all sessions are on a second node, and no client can tell. Each has a nats-server of its
-// own, so that the nodes of one know nothing of the others.
+// A gateway can be a node that owns no session: all sessions are on a second node, and no client can tell. TRL_TEST_RELAY makes all gateways so. Each has a
+// nats-server of its own, so that the nodes of one know nothing of the others.
 
 // cluster is what stands behind a gateway that owns no session.
 type cluster struct {

@@ -28,12 +28,12 @@ type gateway struct {
 	cluster              *cluster          // nil: the gateway owns its sessions itself
 }
 
-func newGateway(trl, dir string, args []string) (*gateway, error) {
+func newGateway(trl, dir string, args []string, relay bool) (*gateway, error) {
 	g := &gateway{trl: trl, dir: dir, home: filepath.Join(dir, "home"), addr: "127.0.0.1:0", args: args, tokens: map[string]string{}}
 	if err := os.Mkdir(g.home, 0o700); err != nil {
 		return nil, err
 	}
-	if os.Getenv("TRL_TEST_RELAY") != "" {
+	if relay {
 		if err := g.joinCluster(); err != nil {
 			return nil, errors.Join(err, g.stop())
 		}

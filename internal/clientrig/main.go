@@ -126,7 +126,8 @@ func (r *control) answer(act func(*http.Request) (any, error)) http.HandlerFunc 
 
 func (r *control) start(q *http.Request) (any, error) {
 	var o struct {
-		Args []string `json:"args"`
+		Args  []string `json:"args"`
+		Relay bool     `json:"relay"` // the gateway owns no session
 	}
 	if err := json.NewDecoder(q.Body).Decode(&o); err != nil {
 		return nil, err
@@ -135,7 +136,7 @@ func (r *control) start(q *http.Request) (any, error) {
 	if err != nil {
 		return nil, err
 	}
-	g, err := newGateway(r.trl, dir, append([]string{"--origin", r.origin}, o.Args...))
+	g, err := newGateway(r.trl, dir, append([]string{"--origin", r.origin}, o.Args...), o.Relay || os.Getenv("TRL_TEST_RELAY") != "")
 	if err != nil {
 		return nil, err
 	}
