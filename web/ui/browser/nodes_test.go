@@ -17,6 +17,7 @@ import (
 	"github.com/chromedp/chromedp"
 
 	"trl/internal/natsrig"
+	"trl/internal/rig"
 )
 
 // serveNodes starts the nodes n1 and n2 of a cluster. n2 has one process, so a signal stops all of it, and the labels gpu=1 and zone=b.
@@ -121,6 +122,34 @@ func TestNodesOfACluster(t *testing.T) {
 	n2.keeper.Process.Signal(syscall.SIGCONT)
 	p.until("the node answers again", `document.querySelector(".silent-nodes").hidden && document.querySelectorAll(".session.silent").length === 0 && document.querySelectorAll(".session").length === 3`)
 	tiles("the numbers are those of all nodes", "3 / ")
+}
+
+// TestTerminalOfAnotherNode: a terminal goes on when the gateway of its node is killed, and when the node is gone the page says so.
+func TestTerminalOfAnotherNode(t *testing.T) {
+	t.Parallel()
+	n1, n2 := serveNodes(t)
+	p := n2.open()
+	p.until("both nodes take sessions", `trl.nodes.refresh() && trl.nodes.list.filter((n) => n.max_sessions > 0).length === 2`)
+	p.placed("n1")
+	p.enter("for i in $(seq 1 250); do echo $i; sleep 0.01; done; echo finished")
+	p.until("the first lines appear", `/^20$/m.test(`+text+`)`)
+	(&rig.Server{Pid: n1.keeper.Process.Pid}).KillGateway(t)
+	p.until("the banner says which connection was lost, or that it is there again", `/lost its link to the node|Connection restored/.test(document.querySelector(".banner").textContent)`)
+	p.until("the remaining lines appear", `/^finished$/m.test(`+text+`)`)
+	if wrong := eval[string](p, fmt.Sprintf(everyLine, text, 250)); wrong != "" {
+		t.Error(wrong)
+	}
+	p.prompt()
+	p.enter("echo typed $((1+1))")
+	p.until("typing works", `/^typed 2$/m.test(`+text+`)`)
+
+	p.run(`trl.workspace.openPool()`)
+	p.run(nodeRow("n1") + `.querySelector("button").click()`)
+	p.until("the numbers are those of the other node", `document.querySelector(".tile dd").textContent.startsWith("1 / ")`)
+	n1.stop()
+	p.until("the node is gone from the table, and the pool shows all nodes", `!(`+nodeRow("n1")+`) && trl.samples.node === ""`)
+	p.run(`trl.tabs.select(trl.tabs.views[0])`)
+	p.until("the terminal says that its session is gone", `/is closed|has ended/.test(document.querySelector(".pane-note:not([hidden])")?.textContent)`)
 }
 
 // TestOneNodeShowsNoNodes: without a cluster the page has nothing of nodes, and does not ask for them.

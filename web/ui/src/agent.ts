@@ -165,7 +165,7 @@ export class Agent implements View {
       if (error instanceof TrlError && error.code === "SESSION_TERMINATED") this.over = true;
       else if (error instanceof TrlError) {
         this.over = true;
-        say(this.empty, error.code === "SESSION_LOST" ? "This session is gone: the gateway was restarted." : "This session has ended, and its data is no longer kept.");
+        say(this.empty, error.code === "SESSION_LOST" ? `This session is gone: ${this.connection.node ? "its node has ended or was restarted" : "the gateway was restarted"}.` : "This session has ended, and its data is no longer kept.");
       }
     }
     this.draw();

@@ -182,7 +182,7 @@ export class Terminal {
       void this.read();
     } else {
       this.over = true;
-      this.lost.emit(lostWords(error));
+      this.lost.emit(lostWords(error, this.connection.node !== ""));
     }
   }
 
@@ -252,10 +252,10 @@ function same(a: Size, b: Size | undefined): boolean {
   return a.cols === b?.cols && a.rows === b.rows;
 }
 
-function lostWords(error: Error): string {
+function lostWords(error: Error, clustered: boolean): string {
   switch (error instanceof TrlError && error.code) {
     case "SESSION_LOST":
-      return "the gateway was restarted and its sessions are gone";
+      return clustered ? "its node has ended or was restarted, and the sessions there are gone" : "the gateway was restarted and its sessions are gone";
     case "TERM_NOT_FOUND":
     case "SESSION_NOT_FOUND":
     case "STREAM_NOT_FOUND":
