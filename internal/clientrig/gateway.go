@@ -179,7 +179,7 @@ func (g *gateway) stop() error {
 	}
 	err := g.terminate()
 	if g.cluster != nil {
-		g.cluster.nats.end()
+		g.cluster.nats.End()
 	}
 	return errors.Join(err, os.RemoveAll(g.dir))
 }

@@ -89,7 +89,15 @@ func Shared(t testing.TB, name string, flags ...string) *Server {
 // EndWithin is 5 times the 8 s in which a gateway must end, whatever its sessions do.
 const EndWithin = 40 * time.Second
 
-func StartGateway(flags ...string) (*Server, error) { return Launch(nil, flags...) }
+// StartOther starts what StartGateway returns instead of a gateway of its own, if it is set.
+var StartOther func(flags []string) (*Server, error)
+
+func StartGateway(flags ...string) (*Server, error) {
+	if StartOther != nil {
+		return StartOther(flags)
+	}
+	return Launch(nil, flags...)
+}
 
 // Launch starts a gateway; tune may change the command.
 func Launch(tune func(*exec.Cmd), flags ...string) (*Server, error) {
