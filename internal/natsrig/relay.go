@@ -9,6 +9,8 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
+	"strconv"
 	"sync"
 	"syscall"
 	"testing"
@@ -93,6 +95,12 @@ func startRelayed(flags []string) (*rig.Server, error) {
 	if err != nil {
 		return nil, err
 	}
+	if slices.Contains(flags, rig.GatewayUser) {
+		uid, _ := strconv.Atoi(rig.GatewayUser)
+		if err := errors.Join(os.Chmod(dir, 0o755), os.Chown(nats.secret, uid, uid)); err != nil { // #nosec G302 -- the gateway's user must reach its secret
+			return nil, err
+		}
+	}
 	owner, err := rig.Launch(nil, append(nats.Owner(), flags...)...)
 	if err != nil {
 		nats.End()
@@ -105,7 +113,7 @@ func startRelayed(flags []string) (*rig.Server, error) {
 		nats.End()
 		return nil, err
 	}
-	owner.Addr = gate.Addr
+	owner.Own, owner.Addr = owner.Addr, gate.Addr
 	owner.Stop = sync.OnceValue(func() []string {
 		defer nats.End()
 		return append(gate.Stop(), endOwner()...)

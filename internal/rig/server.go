@@ -21,7 +21,8 @@ import (
 
 // Server is a real gateway process with its log.
 type Server struct {
-	Addr string // HOST:PORT
+	Addr string // HOST:PORT, of the gateway that clients use
+	Own  string // HOST:PORT of the gateway that has the sessions, if that is another node; it counts what they do
 	Pid  int    // the keeper's pid
 	Dir  string // has everything: state, home and temporary directory of its sessions; it is unique, so it identifies them
 	Home string // where its sessions start
