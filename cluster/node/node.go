@@ -15,6 +15,7 @@ type Node struct {
 	Max       int               `json:"max_sessions"` // 0: it owns no sessions
 	Load      float64           `json:"load"`         // processes that want to run, per processor
 	Draining  bool              `json:"draining,omitempty"`
+	Starting  bool              `json:"starting,omitempty"` // its gateway has just been started, and says soon how many sessions it may have
 }
 
 // HasRoom says whether the node takes another session.

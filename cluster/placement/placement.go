@@ -25,6 +25,7 @@ const (
 	Elsewhere = "labels" // it lacks a label
 	Draining  = "draining"
 	Full      = "full"
+	Starting  = "starting"
 )
 
 // Why returns the reason for which n is no candidate, or Fits.
@@ -34,6 +35,8 @@ func Why(n *node.Node, r Request) string {
 		return Elsewhere
 	case n.Draining:
 		return Draining
+	case n.Starting:
+		return Starting
 	case !n.HasRoom():
 		return Full
 	}

@@ -30,6 +30,7 @@ func TestCandidates(t *testing.T) {
 		{Epoch: "e4", Name: "n4", Zone: "a", Max: 10, Draining: true},
 		{Epoch: "e5", Name: "n5", Zone: "a", Max: 10, Live: 10},
 		{Epoch: "e6", Name: "n6", Zone: "a"}, // owns no sessions
+		{Epoch: "e7", Name: "n7", Zone: "a", Starting: true},
 	}
 	for _, c := range []struct {
 		what  string
@@ -49,7 +50,7 @@ func TestCandidates(t *testing.T) {
 			t.Errorf("%s: %v, want %v", c.what, got, c.want)
 		}
 	}
-	for n, want := range map[int]string{0: Elsewhere, 1: Fits, 3: Draining, 4: Full, 5: Full} {
+	for n, want := range map[int]string{0: Elsewhere, 1: Fits, 3: Draining, 4: Full, 5: Full, 6: Starting} {
 		where := map[string]string{"zone": "a"}
 		if n == 0 {
 			where["gpu"] = "1"

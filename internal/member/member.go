@@ -109,7 +109,7 @@ func Open(s *config.Settings, epoch string, l net.Listener, m *metrics.Metrics, 
 		Servers: c.Servers, Creds: c.Creds, CA: c.CA, Insecure: s.Web.Insecure, Metrics: m,
 		Node: node.Node{
 			Epoch: epoch, Name: c.Node, URL: b.url(), PublicURL: c.PublicURL, Zone: c.Labels["zone"], Labels: c.Labels,
-			Version: buildinfo.Version(), Link: link.Version,
+			Version: buildinfo.Version(), Link: link.Version, Starting: true,
 		},
 		OnHealth: b.logHealth, OnNodes: b.logTwins, OnConflict: b.conflict,
 	})
@@ -189,7 +189,7 @@ func (b *Member) describe(s server) {
 	b.mu.Unlock()
 	live, draining, load := p.LiveCount(), s.Draining(), loadPerProcessor()
 	b.directory.Describe(func(n *node.Node) {
-		n.Live, n.Max, n.Draining, n.Load, n.Labels, n.Zone = live, l.max, draining, load, l.labels, l.labels["zone"]
+		n.Live, n.Max, n.Draining, n.Load, n.Labels, n.Zone, n.Starting = live, l.max, draining, load, l.labels, l.labels["zone"], false
 	})
 }
 

@@ -73,6 +73,8 @@ func (b *Member) toProtocol(n *node.Node) protocol.Node {
 	}
 	if err := link.CheckVersion(n.Link); err != nil {
 		p.Unreachable = err.Error()
+	} else if n.Starting {
+		p.Unreachable = "its gateway is starting"
 	} else if gone := b.dialer.Unreachable(link.Node{Name: n.Name, Epoch: n.Epoch}); gone != nil {
 		p.Unreachable = gone.Cause.Error()
 	}
@@ -153,6 +155,8 @@ func (b *Member) noPlace(nodes []*node.Node, q placement.Request, name string) e
 		count[why[n.Name]]++
 	}
 	switch {
+	case count[placement.Starting] > 0: // it may have room in a moment
+		return protocol.Errorf(protocol.NodeUnreachable, "the nodes that could have the session are starting").With("nodes", why).With("retry_after_ms", retryAfter.Milliseconds())
 	case count[placement.Full] > 0:
 		return protocol.Errorf(protocol.MaxSessionsReached, "no node has room for another session").With("nodes", why)
 	case count[placement.Draining] > 0:

@@ -8,6 +8,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 	"syscall"
@@ -58,7 +59,11 @@ func (g *Server) Redial(t testing.TB) *Client {
 		ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)
 		defer cancel()
 		_, err := a.Ask(ctx, "system.ping", Object{}, nil)
-		return err == nil
+		if err != nil || g.Own == "" {
+			return err == nil
+		}
+		f, err := a.Ask(ctx, "system.nodes", Object{}, nil)
+		return err == nil && slices.ContainsFunc(f.Data.Objs("nodes"), func(n Object) bool { return n.Num("max_sessions") > 0 && !n.Has("unreachable") }) // sessions can be made
 	})
 	a.Ws.CloseNow()
 	return g.Dial(t)

@@ -118,7 +118,7 @@ func (k *call) otherNodes(principal string) (epochs []string) {
 // others returns the epochs of all other nodes that may have sessions.
 func (rs *relays) others() (epochs []string) {
 	for _, n := range rs.nodes.All() {
-		if n.Epoch != rs.self && n.MaxSessions > 0 {
+		if n.Epoch != rs.self && (n.MaxSessions > 0 || n.Unreachable != "") {
 			epochs = append(epochs, n.Epoch)
 		}
 	}

@@ -118,3 +118,27 @@ func streamThrough(t *testing.T, c *rig.Client, session string, dies *rig.Server
 	}
 	return c
 }
+
+// A new session waits for the only node that may have it while the gateway there is replaced: it is never refused for good.
+func TestReplacedGatewayRefusesNoSession(t *testing.T) {
+	t.Parallel()
+	n := newNodes(t, 1)
+	gate, owner := n.start("gate", "--no-sessions"), n.start("owner")
+	sees(t, gate, "owner")
+	for range 3 {
+		before := owner.GatewayPid()
+		owner.KillGateway(t)
+		c := gate.Redial(t)
+		testkit.Eventually(t, "a session is made", func() bool {
+			f := c.Try("session.create", nil)
+			if !f.OK && f.Code() != "NODE_UNREACHABLE" {
+				t.Fatalf("refused: %+v", f.Error)
+			}
+			return f.OK
+		})
+		c.Close()
+		if owner.GatewayPid() == before {
+			t.Error("the gateway was not replaced")
+		}
+	}
+}
