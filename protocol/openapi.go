@@ -102,6 +102,7 @@ var openAPI = sync.OnceValue(func() []byte {
 			}},
 			"/v1/recordings/{id}": get("recording", "Downloads a recording in asciicast format.", node{
 				"200": file("The recording.", "application/x-asciicast"), "401": refused, "404": plain("There is no such recording."),
+				"503": plain("The recording is on another node of the cluster, which cannot be reached now."),
 			}, node{"parameters": []any{
 				node{"name": "id", "in": "path", "required": true, "schema": node{"type": "string"}},
 				node{"name": "format", "in": "query", "schema": node{"enum": []string{"v2", "v3"}, "default": "v3"}},

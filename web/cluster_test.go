@@ -21,6 +21,7 @@ import (
 type testCluster struct {
 	t      testing.TB
 	cred   *link.Credentials
+	change func(*Config) // set once; as newCluster got it
 	mu     sync.Mutex
 	nodes  []*testNode // guarded by mu
 	starts bool        // guarded by mu; nodes that are not known may live
@@ -50,7 +51,7 @@ func newCluster(t *testing.T, tune func(*pool.Config), change func(*Config), nam
 	if err != nil {
 		t.Fatal(err)
 	}
-	cl.cred = cred
+	cl.cred, cl.change = cred, change
 	for _, name := range names {
 		cl.add(name, tune, change)
 	}
@@ -75,8 +76,8 @@ func (cl *testCluster) add(name string, tune func(*pool.Config), change func(*Co
 		n.dialer.Close()
 	})
 	n.server = startWith(t, func(c *pool.Config) { tune(c) }, func(c *Config) {
-		change(c)
 		c.Cluster = rpc.Cluster{Node: name, Nodes: n}
+		change(c)
 	})
 	self := link.Node{Name: name, Epoch: n.Pool.Epoch()}
 	n.url = "ws://" + l.Addr().String()

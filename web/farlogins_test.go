@@ -39,15 +39,13 @@ func loginCluster(t *testing.T, names ...string) (cl *testCluster, token string,
 	if err != nil || other == "" {
 		t.Fatal(err)
 	}
-	n := 0
 	cl = newCluster(t, func(*pool.Config) {}, func(c *Config) {
 		tokens, err := auth.OpenTokens(path, "", zerolog.Nop())
 		if err != nil {
 			t.Fatal(err)
 		}
 		t.Cleanup(func() { tokens.Close() })
-		c.AuthNone, c.Tokens, c.LoginsFile = false, tokens, filepath.Join(dir, fmt.Sprint("logins", n))
-		n++
+		c.AuthNone, c.Tokens, c.LoginsFile = false, tokens, filepath.Join(dir, "logins of "+c.Cluster.Node)
 	}, names...)
 	return cl, token, func() {
 		if _, err := auth.RevokeToken(path, id); err != nil {
@@ -223,6 +221,42 @@ func TestLoginEndsWithoutALogout(t *testing.T) {
 	}
 	if code := closed(tab); code != 4401 {
 		t.Errorf("closed with %d", code)
+	}
+}
+
+// TestLoginOutlivesItsNode: a login goes on where it is in use while its node is restarted, and is good everywhere again when the node is back.
+func TestLoginOutlivesItsNode(t *testing.T) {
+	cl, token, _ := loginCluster(t, "a", "b", "c")
+	a, b, c := cl.node("a"), cl.node("b"), cl.node("c")
+	user := newBrowser(t, a)
+	user.logIn(a, token)
+	tab := user.open(b)
+	if err := a.stop(); err != nil {
+		t.Fatal(err)
+	}
+	a.cutOff()
+	cl.forget(a, false)
+	again := cl.add("a", func(*pool.Config) {}, cl.change)
+	if again.Pool.Epoch() == a.Pool.Epoch() {
+		t.Fatal("the epoch is the same")
+	}
+	for _, n := range []*testNode{again, b, c} {
+		if got := user.state(n); got != 204 {
+			t.Errorf("at %s: %d", n.name, got)
+		}
+	}
+	if who := whoami(t, tab); who != "bob user" {
+		t.Errorf("the tab is of %q", who)
+	}
+	user.to = c
+	if res, text := user.do("POST", user.at+"logout"); res.StatusCode != 303 {
+		t.Errorf("logout: %d %q", res.StatusCode, text)
+	}
+	if code := closed(tab); code != 4401 {
+		t.Errorf("closed with %d", code)
+	}
+	if got := user.state(again); got != 303 {
+		t.Errorf("after the logout: %d", got)
 	}
 }
 
