@@ -34,7 +34,8 @@ export function showPreferences(): void {
 /** Ends this browser's login, in all its tabs. */
 async function logOut(): Promise<void> {
   try {
-    await fetch(at("logout"), { method: "POST", redirect: "manual" });
+    const answer = await fetch(at("logout"), { method: "POST", redirect: "manual" });
+    if (answer.status >= 400) throw new Error(await answer.text()); // its node cannot be told
     localStorage.removeItem("trl.at");
     location.assign("/login");
   } catch (error) {
