@@ -116,6 +116,7 @@ type identity struct {
 type toRunner struct {
 	turn            chan *Exec              // capacity 1: only an idle session sends, so a send never blocks
 	resets          chan chan error         // the runner answers when the reset is done
+	woken           chan struct{}           // one token: the shell no longer rests
 	compactRequests chan struct{}           // one token: the session log has grown
 	runnerDone      chan struct{}           // closed when the runner has left, or never started
 	ctx             context.Context         // not a request's; the runner leaves when it is done
@@ -175,7 +176,7 @@ func newSession(p *Pool, id, owner, name string, t sessionSpec) *Session {
 	s := &Session{
 		identity: identity{id: id, owner: owner, created: time.Now(), spec: t, pool: p, log: p.log.With().Str("session", id).Logger()},
 		toRunner: toRunner{
-			turn: make(chan *Exec, 1), resets: make(chan chan error), compactRequests: make(chan struct{}, 1), runnerDone: make(chan struct{}), ctx: ctx, cancel: cancel,
+			turn: make(chan *Exec, 1), resets: make(chan chan error), compactRequests: make(chan struct{}, 1), woken: make(chan struct{}, 1), runnerDone: make(chan struct{}), ctx: ctx, cancel: cancel,
 		},
 		opening:    opening{opened: make(chan struct{})},
 		lifecycle:  lifecycle{state: statemachine.New(statemachine.Creating)},
@@ -220,6 +221,12 @@ func (s *Session) loop(running *Exec, resetting bool) {
 
 // serve runs commands and resets until the session ends.
 func (s *Session) serve() {
+	s.shell.OnWake(func() {
+		select {
+		case s.woken <- struct{}{}:
+		default:
+		}
+	})
 	rest := time.NewTimer(snapshotDelay) // an earlier gateway may not have asked the shell
 	defer rest.Stop()
 	busy := time.Now() // when the shell last did something
@@ -254,6 +261,8 @@ func (s *Session) serve() {
 			again = nil
 		case done := <-s.resets:
 			done <- s.reset()
+		case <-s.woken: // by a process or a terminal
+			quiet()
 		case <-s.compactRequests:
 			s.mu.Lock()
 			s.compactLocked()

@@ -24,11 +24,12 @@ type EmptyCheck struct {
 	IsLiveMark func(mark uint64) bool // whether a scope that has not been removed has this mark
 
 	mu             sync.Mutex
-	closed         bool // guarded by mu
-	childList      int  // guarded by mu; fd of the list of children of process childListOf; invalid while childListOf is 0
-	childListOf    int  // guarded by mu
-	cgroupDir      int  // guarded by mu; fd of the cgroup that List belongs to; invalid while cgroupDirFound is false
-	cgroupDirFound bool // guarded by mu
+	closed         bool   // guarded by mu
+	listPath       string // guarded by mu; the path of List, which is closed; "": it is open
+	childList      int    // guarded by mu; fd of the list of children of process childListOf; invalid while childListOf is 0
+	childListOf    int    // guarded by mu
+	cgroupDir      int    // guarded by mu; fd of the cgroup that List belongs to; invalid while cgroupDirFound is false
+	cgroupDirFound bool   // guarded by mu
 	buf            [256]byte
 }
 
@@ -38,6 +39,9 @@ func (g *EmptyCheck) ShellAlone(shell int) bool {
 	defer g.mu.Unlock()
 	if g.closed {
 		return true
+	}
+	if g.listPath != "" && !g.reopenLocked() {
+		return false
 	}
 	if g.List >= 0 {
 		n, err := descriptor.RetryEINTR(func() (int, error) { return unix.Pread(g.List, g.buf[:], 0) })
@@ -55,6 +59,37 @@ func (g *EmptyCheck) ShellAlone(shell int) bool {
 		g.childList, g.childListOf = fd, shell
 	}
 	return g.noneMarkedLocked(g.childList, shell) && g.noneMarkedLocked(g.Orphans, shell)
+}
+
+// Rest closes the descriptors until ShellAlone needs them.
+func (g *EmptyCheck) Rest() {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	if g.closed {
+		return
+	}
+	g.forgetLocked()
+	if g.cgroupDirFound {
+		unix.Close(g.cgroupDir)
+		g.cgroupDirFound = false
+	}
+	if g.List < 0 {
+		return
+	}
+	if path, err := os.Readlink("/proc/self/fd/" + strconv.Itoa(g.List)); err == nil {
+		g.listPath = path
+		descriptor.Close(&g.List)
+	}
+}
+
+// reopenLocked opens the list again. mu is held.
+func (g *EmptyCheck) reopenLocked() bool {
+	fd, err := descriptor.RetryEINTR(func() (int, error) { return unix.Open(g.listPath, unix.O_RDONLY|unix.O_CLOEXEC, 0) })
+	if err != nil {
+		return false
+	}
+	g.List, g.listPath = fd, ""
+	return true
 }
 
 // hasSubgroupsLocked returns false if there are certainly no cgroups below the scope's. mu is held.

@@ -2,6 +2,7 @@ package host
 
 import (
 	"context"
+	"io/fs"
 
 	"trl/runtime/descriptor"
 	"trl/runtime/own"
@@ -82,6 +83,9 @@ func (g localGroup) MakeChannels(kinds []own.ChannelKind, also ...int) ([]own.Ch
 // Hold does nothing, because the caller's own descriptors can be found in Dir as long as it keeps them open.
 func (g localGroup) Hold(fds ...int) ([]int, error) { return fds, nil }
 
+// Lend is not used: the caller holds its descriptors itself.
+func (g localGroup) Lend(own.KeptChild, ...int) ([]int, error) { return nil, fs.ErrInvalid }
+
 func (g localGroup) HeldElsewhere() bool { return false }
 
 func (g localGroup) Drop(numbers ...int) { g.Unlink(numbers...) }
@@ -98,10 +102,16 @@ func (g localGroup) DropAll() { g.host.ReleaseConfinement(g.id) }
 
 type localScope struct{ *Scope }
 
+func (c localScope) Rest() {}
+
 func (c localScope) Spawn(s own.Spec) (own.KeptChild, error) {
 	child, err := c.Scope.Spawn(s)
 	if err != nil {
 		return nil, err
 	}
-	return child, nil
+	return localChild{child}, nil
 }
+
+type localChild struct{ *Child }
+
+func (c localChild) Rest() {}

@@ -53,6 +53,34 @@ func (s *server) hold(q *request, a *answer) error {
 	return nil
 }
 
+// lend answers with copies of held descriptors, in the order of their numbers, and of a child's pidfd.
+func (s *server) lend(q *request, a *answer) error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	var fds []int
+	for _, number := range q.Held {
+		if fd, held := q.session.held[number]; held {
+			fds = append(fds, fd)
+		}
+	}
+	if p := q.session.children[q.Child]; p != nil && p.Pidfd() >= 0 {
+		fds = append(fds, p.Pidfd())
+	}
+	if len(fds) != len(q.Held)+1 {
+		return fmt.Errorf("%s: %w", q.Op, fs.ErrClosed)
+	}
+	for _, fd := range fds {
+		fd, err := wire.Duplicate(fd)
+		if err != nil {
+			descriptor.CloseAll(a.files)
+			a.files = nil
+			return err
+		}
+		a.files = append(a.files, fd)
+	}
+	return nil
+}
+
 // stillThereLocked returns an error if the session was forgotten after find found it, because its start failed. mu is held.
 func (s *server) stillThereLocked(g *session) error {
 	if s.sessions[g.id] != g {

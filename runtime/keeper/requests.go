@@ -104,6 +104,7 @@ func (s *server) newHandlers(removeIsSlow bool) map[string]handler {
 		wire.OpRelease: {target: ofSession, do: s.release},
 
 		wire.OpHold:         {target: ofSession, do: s.hold, takesFiles: true},
+		wire.OpLend:         {target: ofSession, do: s.lend},
 		wire.OpMakeChannels: {target: ofSession, do: s.makeChannels, takesFiles: true},
 		wire.OpDrop:         {target: ofSession, do: s.drop},
 		wire.OpWrite:        {target: ofSession, do: s.changeHeld},

@@ -17,3 +17,4 @@ func (GoneScope) Signal(syscall.Signal, int)        {}
 func (GoneScope) SignalSome(syscall.Signal, ...int) {}
 func (GoneScope) Kill(int) error                    { return nil }
 func (GoneScope) Remove() bool                      { return true }
+func (GoneScope) Rest()                             {}

@@ -75,6 +75,9 @@ type KeptGroup interface {
 	// Hold keeps descriptors open beyond the end of this process, until Drop or DropAll. The caller keeps its own
 	// descriptors.
 	Hold(fds ...int) (numbers []int, err error)
+	// Lend returns the caller's own descriptors again, which it had closed, and gives child its pidfd again, which Rest had
+	// closed. HeldElsewhere is true.
+	Lend(child KeptChild, numbers ...int) (fds []int, err error)
 	Drop(numbers ...int)
 	// WriteHeld writes to a held file, and PunchHeld frees the memory of a part of one. They are for callers that have
 	// closed their own descriptor. Neither waits, and neither reports an error.
@@ -109,12 +112,15 @@ type KeptScope interface {
 	SignalSome(sig syscall.Signal, pids ...int) // signals those that are in the scope
 	Kill(shell int) error
 	Remove() bool
+	Rest() // closes what MembersExcept keeps open, until it is needed again
 }
 
 // KeptChild is one process that the keeper started for us. See host.Child.
 type KeptChild interface {
 	Pid() int
-	Pidfd() int
+	Pidfd() int // -1 after Rest and Close
+	// Rest closes the pidfd until KeptGroup.Lend.
+	Rest()
 	Exited() <-chan struct{}
 	Status() Status
 	Signal(sig syscall.Signal) error

@@ -5,6 +5,8 @@ import (
 	"slices"
 	"time"
 
+	"golang.org/x/sys/unix"
+
 	"trl/runtime/dialect"
 	"trl/runtime/procfs"
 	"trl/runtime/slowfs"
@@ -19,19 +21,24 @@ import (
 const busyShellWait = 100 * time.Millisecond
 
 // tryTurn takes the shell's turn if it becomes free within busyShellWait, so that the caller can ask for the shell's present state.
-// free tells whether it got the turn. sp is nil if there is no shell. The caller must call giveBack.
-func (s *Shell) tryTurn() (sp *shellProc, free bool, giveBack func()) {
+// free tells whether it got the turn. If there is no error, the caller must call giveBack.
+func (s *Shell) tryTurn() (sp *shellProc, free bool, giveBack func(), err error) {
 	giveBack = func() {}
 	select {
 	case <-s.turn:
-		free = true
-		giveBack = func() { s.turn <- struct{}{} }
+		free, giveBack, err = true, s.giveTurn, s.wakeUp()
 	case <-time.After(busyShellWait):
+		if s.state.Rests() {
+			err = unix.EAGAIN // who has the turn does not get its descriptors back
+		}
 	}
-	if sp = s.proc(); s.closing.Load() {
-		sp = nil
+	if sp = s.proc(); err == nil && (sp == nil || s.closing.Load()) {
+		err = ErrShellGone
 	}
-	return sp, free, giveBack
+	if err != nil {
+		giveBack()
+	}
+	return sp, free, giveBack, err
 }
 
 // startDir returns the directory in which a process or terminal starts: the shell's. If the shell has died, because its command

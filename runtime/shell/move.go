@@ -12,8 +12,10 @@ import (
 // State returns the shell's state for TakeState of a fresh shell of the same kind, and names the parts of it that are missing. A nil state is that of a
 // fresh shell. It waits until the shell has answered, within the bounds of a snapshot. The caller makes sure that no Run goes on.
 func (s *Shell) State() (state []byte, lost []string, err error) {
-	<-s.turn
-	defer func() { s.turn <- struct{}{} }()
+	if err := s.takeTurn(); err != nil {
+		return nil, nil, err
+	}
+	defer s.giveTurn()
 	p := s.proc()
 	if p == nil || s.closing.Load() || p.dead() {
 		return nil, nil, ErrShellGone
@@ -38,8 +40,10 @@ func (s *Shell) TakeState(state []byte) (lost []string, err error) {
 	if state == nil {
 		return nil, nil
 	}
-	<-s.turn
-	defer func() { s.turn <- struct{}{} }()
+	if err := s.takeTurn(); err != nil {
+		return nil, err
+	}
+	defer s.giveTurn()
 	p := s.proc()
 	if p == nil || s.closing.Load() {
 		return nil, ErrShellGone

@@ -65,11 +65,11 @@ func (s *Shell) PrepareProcess(spec ProcessSpec) (*Process, error) {
 		}
 	}
 	here := s.checkShellDir()
-	sp, free, giveBack := s.tryTurn()
-	defer giveBack()
-	if sp == nil {
-		return nil, ErrShellGone
+	sp, free, giveBack, err := s.tryTurn()
+	if err != nil {
+		return nil, err
 	}
+	defer giveBack()
 	s.mu.Lock()
 	group, cfg := s.group, s.cfg
 	s.mu.Unlock()

@@ -13,8 +13,10 @@ import (
 // Reset kills all processes of the session and starts a fresh shell. The caller makes sure that no Run goes on. After a Scarce error
 // the next command or Revive starts the shell.
 func (s *Shell) Reset(ctx context.Context, dir string, env []string) error {
-	<-s.turn
-	defer func() { s.turn <- struct{}{} }()
+	if err := s.takeTurn(); err != nil {
+		return err
+	}
+	defer s.giveTurn()
 	if s.closing.Load() {
 		return ErrShellGone
 	}

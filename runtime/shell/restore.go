@@ -81,7 +81,7 @@ func (s *Shell) SnapshotIfDue() time.Duration {
 	s.removeEmptyScopes()
 	s.state.ForgetLast()
 	p := s.proc()
-	if p == nil || s.restorePostponed || s.closing.Load() || !s.state.Wanted() {
+	if p == nil || s.rests || s.restorePostponed || s.closing.Load() || !s.state.Wanted() {
 		return 0
 	}
 	if wait := s.snapshotDelay(); wait > 0 {
@@ -267,8 +267,10 @@ func (s *Shell) startEmptyShell(timeout time.Duration) error {
 // Revive replaces a shell that died while no command ran. After a Scarce error the caller waits and calls it again; Revive itself
 // then does not wait.
 func (s *Shell) Revive() (lost []string, err error) {
-	<-s.turn
-	defer func() { s.turn <- struct{}{} }()
+	if err := s.takeTurn(); err != nil {
+		return nil, err
+	}
+	defer s.giveTurn()
 	p := s.proc()
 	if p == nil && !s.restorePostponed || s.closing.Load() {
 		return nil, ErrShellGone

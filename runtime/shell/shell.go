@@ -72,6 +72,8 @@ type Shell struct {
 	poll       *stream.Poller // Run waits in it
 	pipeCalls  stream.Calls   // any goroutine may read it
 	gauge      *own.Gauge     // of group; nil before its first command
+	rests      bool           // our copies of the descriptors that the keeper holds are closed, see Rest
+	onWake     func()         // see OnWake; set once
 	gaugeRests bool           // Rest has closed the gauge's files
 	pipes      *stream.Pipes  // for the next command; nil: that command makes them
 
@@ -283,23 +285,6 @@ func (s *Shell) Prepare() {
 	s.gauge = group.Gauge()
 }
 
-// Rest closes what only a running command needs. The next command makes it again. It returns at once if something else has the shell.
-func (s *Shell) Rest() {
-	select {
-	case <-s.turn:
-	default:
-		return
-	}
-	defer func() { s.turn <- struct{}{} }()
-	if s.closing.Load() {
-		return
-	}
-	s.closePipes()
-	s.gauge.Close()
-	s.gaugeRests = s.gauge != nil
-	s.poll.Rest()
-}
-
 // Setup gives a warm shell the directory and the variables of its session.
 func (s *Shell) Setup(dir string, env map[string]*string) error {
 	moves := dir != "" && dir != s.cfg.Dir
@@ -308,8 +293,10 @@ func (s *Shell) Setup(dir string, env map[string]*string) error {
 			return err
 		}
 	}
-	<-s.turn
-	defer func() { s.turn <- struct{}{} }()
+	if err := s.takeTurn(); err != nil {
+		return err
+	}
+	defer s.giveTurn()
 	p := s.proc()
 	if p == nil {
 		return ErrShellGone
@@ -361,8 +348,11 @@ func (s *Shell) Run(c *Command) Outcome {
 			return Outcome{Err: err, Code: -1, Cancelled: errors.Is(err, errCancelled), Dir: s.Dir()}
 		}
 	}
-	<-s.turn
-	defer func() { s.turn <- struct{}{} }()
+	if err := s.takeTurn(); err != nil {
+		c.Journal.Close()
+		return Outcome{Err: err, Code: -1}
+	}
+	defer s.giveTurn()
 	c.Journal.OnRoom(c.onRoom)
 	c.attachRun(s.wake, &s.pipeCalls)
 	defer c.detachRun()

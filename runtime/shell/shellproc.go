@@ -219,6 +219,13 @@ func (s *Shell) boot(p *shellProc, group own.KeptGroup, state []byte) error {
 	return nil
 }
 
+// closeChannels closes our descriptors of what the keeper holds, too.
+func (p *shellProc) closeChannels() {
+	for _, fd := range []*int{&p.script, &p.ctlR, &p.text} {
+		descriptor.Close(fd)
+	}
+}
+
 // release waits for the shell's exit and closes our descriptors of it.
 func (p *shellProc) release() {
 	for _, fd := range []*int{&p.script, &p.scriptReader, &p.ctlR, &p.ctlW, &p.text} {
@@ -387,7 +394,16 @@ func (p *shellProc) awaitVerb(verb byte, seq string, deadline time.Time) (contro
 // dead tells whether the shell has exited. It asks the kernel, not the child reaper: the pidfd is readable from the moment of the
 // exit.
 func (p *shellProc) dead() bool {
-	fds := []unix.PollFd{{Fd: int32(p.child.Pidfd()), Events: unix.POLLIN}}
+	pidfd := p.child.Pidfd()
+	if pidfd < 0 { // the shell rests
+		select {
+		case <-p.child.Exited():
+			return true
+		default:
+			return false
+		}
+	}
+	fds := []unix.PollFd{{Fd: int32(pidfd), Events: unix.POLLIN}}
 	n, _ := unix.Poll(fds, 0)
 	return n > 0
 }

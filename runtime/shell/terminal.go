@@ -61,11 +61,11 @@ func (s *Shell) PrepareTerminal(spec TerminalSpec) (*Terminal, error) {
 		return nil, err
 	}
 	here := s.checkShellDir()
-	sp, free, done := s.tryTurn()
-	defer done()
-	if sp == nil {
-		return nil, ErrShellGone
+	sp, free, done, err := s.tryTurn()
+	if err != nil {
+		return nil, err
 	}
+	defer done()
 	s.mu.Lock()
 	group, cfg := s.group, s.cfg
 	s.mu.Unlock()

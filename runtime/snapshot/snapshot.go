@@ -27,6 +27,7 @@ type Files struct {
 	exit       int
 	sessionLog *sessionlog.Log // the session's entries, which the session's owner writes
 	held       []int           // the keeper's numbers for fd[0], fd[1], exit and sessionLog
+	rests      bool            // fd and exit are closed, see Rest
 	endMarks   [2]string       // the end of a whole snapshot in fd[i]; "" if none was requested
 	newer      int             // index of the snapshot that was requested last
 	seq        int             // number of the snapshot that was requested last
@@ -189,6 +190,35 @@ func (s *Files) AskedFor() (number int, current bool) {
 		return noSnapshot, true
 	}
 	return s.seq, false
+}
+
+// Rest closes our descriptors of the snapshot files, which the keeper holds. It reports whether the shell has written all that it was asked for; else it
+// closes nothing.
+func (s *Files) Rest() bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.rests || s.pendingLocked() {
+		return s.rests
+	}
+	for _, fd := range []*int{&s.fd[0], &s.fd[1], &s.exit} {
+		descriptor.Close(fd)
+	}
+	s.rests = true
+	return true
+}
+
+// Rests tells whether our descriptors are closed.
+func (s *Files) Rests() bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.rests
+}
+
+// WakeUp gets the descriptors back.
+func (s *Files) WakeUp(fds []int) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.fd[0], s.fd[1], s.exit, s.rests = fds[0], fds[1], fds[2], false
 }
 
 // Close closes the snapshot files. The session log stays open until the session is forgotten.

@@ -8,6 +8,8 @@ import (
 	"sync"
 	"syscall"
 
+	"golang.org/x/sys/unix"
+
 	"trl/protocol"
 	"trl/runtime/descriptor"
 	"trl/runtime/keeper/wire"
@@ -142,6 +144,20 @@ func (g *group) Hold(fds ...int) (numbers []int, err error) {
 	a, _, err := g.client.Call(wire.Message{Op: wire.OpHold, Group: g.id}, files...)
 	g.client.noteNumbers(a.Held)
 	return a.Held, err
+}
+
+func (g *group) Lend(of own.KeptChild, numbers ...int) (fds []int, err error) {
+	k := of.(*child)
+	_, fds, err = g.client.Call(wire.Message{Op: wire.OpLend, Group: g.id, Child: k.number, Held: numbers})
+	if err == nil && len(fds) != len(numbers)+1 {
+		err = unix.EMFILE
+	}
+	if err != nil {
+		descriptor.CloseAll(fds)
+		return nil, err
+	}
+	k.awake(fds[len(numbers)])
+	return fds[:len(numbers)], nil
 }
 
 func duplicates(fds []int) (files []int, err error) {

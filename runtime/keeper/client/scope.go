@@ -137,6 +137,8 @@ func (c *scope) Kill(shell int) error {
 	return err
 }
 
+func (c *scope) Rest() { c.emptyCheck.Rest() }
+
 func (c *scope) Remove() bool {
 	a, err := c.call(wire.Message{Op: wire.OpRemove})
 	if err != nil || !a.Done {
@@ -159,7 +161,7 @@ type child struct {
 	status own.Status
 
 	mu     sync.Mutex
-	pidfd  int  // guarded by mu; -1 after Close
+	pidfd  int  // guarded by mu; -1 after Rest and Close
 	closed bool // guarded by mu
 }
 
@@ -182,6 +184,23 @@ func (k *child) Pidfd() int {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	return k.pidfd
+}
+
+func (k *child) Rest() {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	descriptor.Close(&k.pidfd)
+}
+
+// awake ends a Rest.
+func (k *child) awake(pidfd int) {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	if k.closed || k.pidfd >= 0 {
+		unix.Close(pidfd)
+		return
+	}
+	k.pidfd = pidfd
 }
 
 func (k *child) Status() own.Status {

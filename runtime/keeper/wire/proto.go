@@ -61,6 +61,7 @@ const (
 	OpClose              = "close"   // a group
 	OpMakeChannels       = "make"    // what the shells of a private group open
 	OpHold               = "hold"    //
+	OpLend               = "lend"    // copies of held descriptors
 	OpDrop               = "drop"    // no answer
 	OpDropAll            = "dropall" // no answer
 	OpWrite              = "write"   // to a file that is held; no answer
@@ -79,7 +80,7 @@ const (
 )
 
 var ops = []string{OpHello, OpReady, OpBye, OpGroup, OpStartSession, OpScope, OpLimit, OpGauge, OpSpawn, OpAddChild, OpAddForkedCopy, OpMembersExcept, OpSignal, OpKill, OpRemove,
-	OpMembers, OpClose, OpMakeChannels, OpHold, OpDrop, OpDropAll, OpWrite, OpPunch, OpReleaseConfinement, OpEnter, OpCwd, OpRelease, OpEscaped, OpOrphans, OpNumbers, OpRemember, OpAnswer, OpExit, OpYield}
+	OpMembers, OpClose, OpMakeChannels, OpHold, OpLend, OpDrop, OpDropAll, OpWrite, OpPunch, OpReleaseConfinement, OpEnter, OpCwd, OpRelease, OpEscaped, OpOrphans, OpNumbers, OpRemember, OpAnswer, OpExit, OpYield}
 
 // Message is a request, its answer, or an event.
 type Message struct {

@@ -1,0 +1,66 @@
+package shell
+
+import "fmt"
+
+// An idle session holds few descriptors. Rest closes what only a running command needs, and our copies of what the keeper holds. Whoever takes the turn
+// gets them back.
+
+// takeTurn takes the turn, and the shell's descriptors if it rests. After an error the caller does not have the turn.
+func (s *Shell) takeTurn() error {
+	<-s.turn
+	if err := s.wakeUp(); err != nil {
+		s.giveTurn()
+		return err
+	}
+	return nil
+}
+
+func (s *Shell) giveTurn() { s.turn <- struct{}{} }
+
+// Rest closes what an idle shell does not need. It does nothing if something else has the shell, or if the shell has not done all that it was asked for.
+func (s *Shell) Rest() {
+	select {
+	case <-s.turn:
+	default:
+		return
+	}
+	defer s.giveTurn()
+	p := s.proc()
+	if p == nil || s.closing.Load() {
+		return
+	}
+	s.closePipes()
+	s.gauge.Close()
+	s.gaugeRests = s.gauge != nil
+	s.poll.Rest()
+	p.scope.Rest()
+	if s.rests || !s.currentGroup().HeldElsewhere() || s.restorePostponed || p.dead() || p.unread() > 0 || !s.state.Rest() {
+		return
+	}
+	p.closeChannels()
+	p.child.Rest()
+	s.rests = true
+}
+
+// wakeUp ends a Rest. The caller has the turn.
+func (s *Shell) wakeUp() error {
+	p := s.proc()
+	if !s.rests || p == nil {
+		return nil
+	}
+	state := s.state.HeldFiles()
+	fds, err := s.currentGroup().Lend(p.child, append([]int{p.held[heldScript], p.held[heldCtlR], p.held[heldText]}, state...)...)
+	if err != nil {
+		return fmt.Errorf("descriptors of an idle session: %w", err)
+	}
+	p.script, p.ctlR, p.text = fds[0], fds[1], fds[2]
+	s.state.WakeUp(fds[3:])
+	s.rests = false
+	if s.onWake != nil {
+		s.onWake()
+	}
+	return nil
+}
+
+// OnWake sets a function that is called when the shell no longer rests. It is called once, by the goroutine that calls Rest.
+func (s *Shell) OnWake(f func()) { s.onWake = f }
