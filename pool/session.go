@@ -251,8 +251,8 @@ func (s *Session) serve() {
 				rest.Reset(again)
 			case idle < restDelay:
 				rest.Reset(restDelay - idle)
-			default:
-				s.shell.Rest()
+			case !s.shell.Rest():
+				rest.Reset(restDelay)
 			}
 		case <-exited:
 			again = s.reviveShell()

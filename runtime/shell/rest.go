@@ -17,29 +17,34 @@ func (s *Shell) takeTurn() error {
 
 func (s *Shell) giveTurn() { s.turn <- struct{}{} }
 
-// Rest closes what an idle shell does not need. It does nothing if something else has the shell, or if the shell has not done all that it was asked for.
-func (s *Shell) Rest() {
+// Rest closes what an idle shell does not need. It returns false if it must be called again later: something else has the shell, or the shell has not done
+// all that it was asked for.
+func (s *Shell) Rest() bool {
 	select {
 	case <-s.turn:
 	default:
-		return
+		return false
 	}
 	defer s.giveTurn()
 	p := s.proc()
-	if p == nil || s.closing.Load() {
-		return
+	if p == nil || p.dead() || s.closing.Load() {
+		return true // Revive, Reset or Close comes next
 	}
 	s.closePipes()
 	s.gauge.Close()
 	s.gaugeRests = s.gauge != nil
 	s.poll.Rest()
 	p.scope.Rest()
-	if s.rests || !s.currentGroup().HeldElsewhere() || s.restorePostponed || p.dead() || p.unread() > 0 || !s.state.Rest() {
-		return
+	if s.rests || !s.currentGroup().HeldElsewhere() {
+		return true
+	}
+	if p.unread() > 0 || !s.state.Rest() {
+		return false
 	}
 	p.closeChannels()
 	p.child.Rest()
 	s.rests = true
+	return true
 }
 
 // wakeUp ends a Rest. The caller has the turn.
