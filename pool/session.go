@@ -30,9 +30,6 @@ const stateTerminated = string(statemachine.Terminated)
 // command after the other shall not cause snapshots between them, even if many clients compete for the processors.
 const snapshotDelay = 50 * time.Millisecond
 
-// restDelay is how long a session must be idle before it closes the descriptors that only a running command needs.
-const restDelay = 10 * time.Second
-
 // sessionSpec is what a session was created with. It never changes.
 type sessionSpec struct {
 	shell, dir   string
@@ -126,7 +123,7 @@ type toRunner struct {
 // opening is the shell, and what waits for it.
 type opening struct {
 	opened  chan struct{}   // closed when the shell answers, or will not
-	shell   *shell.Shell    // set once, under mu, before opened is closed; nil if that failed; only the runner calls Run, SnapshotIfDue, Revive and Reset
+	shell   *shell.Shell    // set once, under mu, before opened is closed; nil if that failed; only the runner calls Run, Idle, Revive and Reset
 	openErr *protocol.Error // guarded by mu; why there is no shell
 }
 
@@ -221,12 +218,7 @@ func (s *Session) loop(running *Exec, resetting bool) {
 
 // serve runs commands and resets until the session ends.
 func (s *Session) serve() {
-	s.shell.OnWake(func() {
-		select {
-		case s.woken <- struct{}{}:
-		default:
-		}
-	})
+	s.shell.OnWake(func() { putToken(s.woken) })
 	rest := time.NewTimer(snapshotDelay) // an earlier gateway may not have asked the shell
 	defer rest.Stop()
 	busy := time.Now() // when the shell last did something
@@ -245,14 +237,8 @@ func (s *Session) serve() {
 			s.runExecs(e)
 			quiet()
 		case <-rest.C:
-			again, idle := s.shell.SnapshotIfDue(), time.Since(busy)
-			switch {
-			case again > 0:
+			if again := s.shell.Idle(time.Since(busy)); again > 0 {
 				rest.Reset(again)
-			case idle < restDelay:
-				rest.Reset(restDelay - idle)
-			case !s.shell.Rest():
-				rest.Reset(restDelay)
 			}
 		case <-exited:
 			again = s.reviveShell()
@@ -275,6 +261,14 @@ func (s *Session) serve() {
 			}
 			return
 		}
+	}
+}
+
+// putToken puts a token into c, unless c has one.
+func putToken(c chan<- struct{}) {
+	select {
+	case c <- struct{}{}:
+	default:
 	}
 }
 

@@ -156,10 +156,7 @@ func (s *Session) requestCompactLocked() {
 	if s.sessionLog == nil || !s.sessionLog.ShouldCompact() {
 		return
 	}
-	select {
-	case s.compactRequests <- struct{}{}:
-	default:
-	}
+	putToken(s.compactRequests)
 	if s.running != nil {
 		s.running.command.WakeRun()
 	}

@@ -109,10 +109,7 @@ func newTerminal(w work, nonce string) *Terminal {
 	t.journal.Tap(func(_ journal.Stream, p []byte) {
 		news, behind := t.marks.Write(p), t.screen.Printed(int64(len(p)))
 		if news || behind {
-			select {
-			case t.marksReady <- struct{}{}:
-			default:
-			}
+			putToken(t.marksReady)
 		}
 	})
 	t.journal.OnSkip(func(_ journal.Stream, n int64) {

@@ -1,9 +1,19 @@
 package shell
 
-import "fmt"
+import (
+	"fmt"
+	"time"
+)
 
 // An idle session holds few descriptors. Rest closes what only a running command needs, and our copies of what the keeper holds. Whoever takes the turn
 // gets them back.
+
+// resting says which of its descriptors a shell has closed. The holder of the turn owns it.
+type resting struct {
+	rests      bool   // our copies of what the keeper holds
+	gaugeRests bool   // the gauge's files
+	onWake     func() // see OnWake; set once
+}
 
 // takeTurn takes the turn, and the shell's descriptors if it rests. After an error the caller does not have the turn.
 func (s *Shell) takeTurn() error {
@@ -16,6 +26,24 @@ func (s *Shell) takeTurn() error {
 }
 
 func (s *Shell) giveTurn() { s.turn <- struct{}{} }
+
+// restDelay is how long a shell must be idle before it rests.
+const restDelay = 10 * time.Second
+
+// Idle is called when the shell has been idle for that long. It requests a snapshot, or makes the shell rest, if that is due. It returns after how long to
+// call it again, 0 for not before the shell has done something.
+func (s *Shell) Idle(idle time.Duration) time.Duration {
+	again := s.SnapshotIfDue()
+	switch {
+	case again > 0:
+		return again
+	case idle < restDelay:
+		return restDelay - idle
+	case !s.Rest():
+		return restDelay
+	}
+	return 0
+}
 
 // Rest closes what an idle shell does not need. It returns false if it must be called again later: something else has the shell, or the shell has not done
 // all that it was asked for.

@@ -47,7 +47,7 @@ type Base struct {
 	Log     zerolog.Logger
 }
 
-// Shell is a session's shell. It goes on when its process is replaced. One goroutine at a time may call Run, SnapshotIfDue, Setup,
+// Shell is a session's shell. It goes on when its process is replaced. One goroutine at a time may call Run, Idle, Setup,
 // Revive and Reset; any goroutine may call the other methods. Close ends the shell, also during a Run.
 type Shell struct {
 	b     *Base
@@ -68,18 +68,16 @@ type Shell struct {
 	killAt time.Time              // guarded by mu; when that Close sends KILL
 
 	// The holder of turn owns the fields below.
-	seq        int
-	poll       *stream.Poller // Run waits in it
-	pipeCalls  stream.Calls   // any goroutine may read it
-	gauge      *own.Gauge     // of group; nil before its first command
-	rests      bool           // our copies of the descriptors that the keeper holds are closed, see Rest
-	onWake     func()         // see OnWake; set once
-	gaugeRests bool           // Rest has closed the gauge's files
-	pipes      *stream.Pipes  // for the next command; nil: that command makes them
+	seq       int
+	poll      *stream.Poller // Run waits in it
+	pipeCalls stream.Calls   // any goroutine may read it
+	gauge     *own.Gauge     // of group; nil before its first command
+	pipes     *stream.Pipes  // for the next command; nil: that command makes them
 
 	leftovers
 	saving
 	knowledge
+	resting
 
 	restorePostponed bool // the shell is dead, and a resource is missing to start another, see restoreShell
 	takesState       bool // TakeState has ended the shell
