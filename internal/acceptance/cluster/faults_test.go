@@ -9,6 +9,7 @@ import (
 	"math/rand/v2"
 	"os"
 	"path/filepath"
+	"runtime"
 	"strings"
 	"sync"
 	"syscall"
@@ -94,6 +95,15 @@ func TestHistoryThroughFaults(t *testing.T) {
 		}
 		return false
 	})
+	if t.Failed() {
+		for i, log := range w.logs {
+			for line := range strings.Lines(log()) {
+				if w.history.blames(line) {
+					t.Logf("life %d of a node: %s", i, strings.TrimSpace(line))
+				}
+			}
+		}
+	}
 }
 
 // startNode starts a node at a place.
@@ -272,7 +282,8 @@ func (v *visit) noted(id string, err error) bool {
 	case errors.Is(err, client.ErrConnectionLost), client.IsRetryable(err), client.IsLimit(err):
 		v.history.count("told: " + cmpCode(err))
 	default:
-		v.history.fault("%s: %s: %v", v.prefix, id, err)
+		_, _, line, _ := runtime.Caller(1)
+		v.history.fault("%s: %s, at line %d: %v", v.prefix, id, line, err)
 	}
 	return false
 }

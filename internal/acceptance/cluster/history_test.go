@@ -157,6 +157,18 @@ func (h *history) of(id string) string {
 	return id + " is unknown"
 }
 
+// blames reports whether a line of a log names a session of which something is wrong.
+func (h *history) blames(line string) bool {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	for id := range h.sessions {
+		if strings.Contains(line, id) && slices.ContainsFunc(h.wrong, func(wrong string) bool { return strings.Contains(wrong, id) }) {
+			return true
+		}
+	}
+	return false
+}
+
 const clock = "15:04:05.000"
 
 // check reports everything that is wrong. lostName tells whether a node has said that a session lost its name to one of another node.
