@@ -22,6 +22,7 @@ SOAK      ?= 1h
 FOR       ?= 10m
 TRIALS    ?= 5000
 FIGURES   ?= docs/figures
+RELAYED   ?= ./client ./internal/acceptance/commands ./internal/acceptance/terminals
 CONTRACT  ?= ../shared/contract/run.sh
 
 # A separate home for tests that start terminals: their shells read ~/.bashrc, and the caller's may wait for anything.
@@ -155,6 +156,12 @@ cluster-sim: ## simulate 10 to 1,000 nodes with real nats-servers, for docs/clus
 cluster-history: deps ## FOR=10m of clients that use a cluster while its nodes, gateways and NATS fail: nothing twice, nothing lost untold
 	$(OWN_HOME) $(RACE) -count 1 -timeout 2h -run 'TestHistoryThroughFaults$$' -v ./internal/acceptance/cluster -args -for $(FOR)
 
+relayed: export TRL_TEST_RELAY = 1
+relayed: deps ## all clients' tests, and the acceptance tests of commands and terminals, at a node that owns no session: no client can tell
+	$(OWN_HOME) go test -count 1 -timeout 1h $(RELAYED)
+	$(OWN_HOME) client/python/check.sh tests/test_scenarios.py
+	$(OWN_HOME) client/typescript/check.sh
+
 bench-go: ## the packages' own benchmarks; BENCH=Command BENCHTIME=3s
 	go test -run '^$$' -bench '$(BENCH)' -benchmem -benchtime $(BENCHTIME) -timeout 1h $(PKG)
 
@@ -201,4 +208,4 @@ release-check: ## a trial release for amd64, built twice in two places: the same
 clean: ## remove build results
 	rm -rf bin dist
 
-.PHONY: cluster cluster-sim cluster-history clients clients-python clients-typescript documents release release-check deploy otel help generate screenshots build arm64 amd64 run check quick near deps test race fmt lint audit fuzz fuzz-smoke bench bench-scale bench-agent bench-comeback bench-kept bench-clients bench-cluster bench-plots bench-go soak test-soak soak-crash soak-once once contract clean
+.PHONY: cluster cluster-sim cluster-history relayed clients clients-python clients-typescript documents release release-check deploy otel help generate screenshots build arm64 amd64 run check quick near deps test race fmt lint audit fuzz fuzz-smoke bench bench-scale bench-agent bench-comeback bench-kept bench-clients bench-cluster bench-plots bench-go soak test-soak soak-crash soak-once once contract clean
