@@ -24,6 +24,14 @@ func OurNumbers(t testing.TB) {
 	}
 }
 
+// OneNode skips a test that cannot be run at a node which owns no session (StartOther), and says why.
+func OneNode(t testing.TB, why string) {
+	t.Helper()
+	if StartOther != nil {
+		t.Skip("not run at a node that owns no session: " + why)
+	}
+}
+
 // Pick returns short, or long in a soak.
 func Pick[T any](short, long T) T {
 	if testkit.Soak {

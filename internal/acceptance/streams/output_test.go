@@ -260,6 +260,7 @@ func TestRingIsBoundedWithoutAClient(t *testing.T) {
 
 // B9: Nobody reads: the command waits, the gateway does not grow, the client is dropped in the end, and the command goes on.
 func TestClientThatNeverReadsIsDropped(t *testing.T) {
+	rig.OneNode(t, "it reads a metric of the gateway that clients use")
 	t.Parallel() // it mostly waits
 	size := rig.Pick(50_000_000, 200_000_000)
 	g := rig.Gateway(t, "--slow-client", "5s")

@@ -24,6 +24,7 @@ import (
 // The exchange in PROTOCOL.md is what a real gateway says: the test sends the client's frames, kills the gateway where the document does, and
 // compares each of the server's frames, in their order.
 func TestExchangeOfTheDocument(t *testing.T) {
+	rig.OneNode(t, "the document shows one node, and it kills the gateway that clients use")
 	t.Parallel()
 	rig.OurNumbers(t) // the document shows a gateway without flags
 	tokens := filepath.Join(t.TempDir(), "tokens")

@@ -139,6 +139,7 @@ func TestPendingOutputThenExitThenClose(t *testing.T) {
 
 // J7: that clients come and go, politely or not, is nothing that a log at its usual level tells, and never an error.
 func TestDisconnectIsNotLoggedAsAnError(t *testing.T) {
+	rig.OneNode(t, "it reads the log of the gateway that clients use")
 	g := rig.Gateway(t, "--log-level", "debug")
 	for _, code := range []websocket.StatusCode{1000, 1001, 3000} {
 		ws, err := g.Open(t, nil)
