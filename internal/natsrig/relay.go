@@ -5,10 +5,10 @@ import (
 	"crypto/rand"
 	"errors"
 	"fmt"
-	"net"
 	"os"
 	"os/exec"
 	"path/filepath"
+	"regexp"
 	"slices"
 	"strconv"
 	"sync"
@@ -32,17 +32,11 @@ func StartAlone(dir string) (*Alone, error) {
 	if err != nil {
 		return nil, err
 	}
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		return nil, err
-	}
-	addr := l.Addr().String()
-	l.Close()
 	conf := filepath.Join(dir, "nats.conf")
-	s := &Alone{url: "nats://" + addr, secret: filepath.Join(dir, "secret"), cmd: exec.Command(program, "-c", conf)}
+	s := &Alone{secret: filepath.Join(dir, "secret"), cmd: exec.Command(program, "-c", conf)}
 	if err := errors.Join(
 		os.WriteFile(s.secret, []byte(rand.Text()+rand.Text()), 0o600),
-		os.WriteFile(conf, fmt.Appendf(nil, "listen: %q\njetstream { store_dir: %q }\n", addr, filepath.Join(dir, "nats")), 0o600),
+		os.WriteFile(conf, fmt.Appendf(nil, "listen: \"127.0.0.1:-1\"\nports_file_dir: %q\njetstream { store_dir: %q }\n", dir, filepath.Join(dir, "nats")), 0o600),
 	); err != nil {
 		return nil, err
 	}
@@ -50,17 +44,16 @@ func StartAlone(dir string) (*Alone, error) {
 	if err := testkit.Start(s.cmd); err != nil {
 		return nil, err
 	}
-	for end := time.Now().Add(testkit.Patience); ; time.Sleep(10 * time.Millisecond) {
-		c, err := net.Dial("tcp", addr)
-		if err == nil {
-			c.Close()
-			return s, nil
-		}
-		if time.Now().After(end) {
+	ports := filepath.Join(dir, fmt.Sprintf("%s_%d.ports", filepath.Base(program), s.cmd.Process.Pid)) // the server writes it when it listens
+	for end := time.Now().Add(testkit.Patience); s.url == ""; time.Sleep(10 * time.Millisecond) {
+		text, _ := os.ReadFile(ports)
+		s.url = regexp.MustCompile(`nats://127\.0\.0\.1:\d+`).FindString(string(text))
+		if s.url == "" && time.Now().After(end) {
 			s.End()
-			return nil, fmt.Errorf("nats-server: %w", err)
+			return nil, errors.New("nats-server does not listen")
 		}
 	}
+	return s, nil
 }
 
 // End kills the server.
