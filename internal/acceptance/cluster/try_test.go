@@ -27,6 +27,7 @@ func TestClusterToTry(t *testing.T) {
 "$TRL_TEST_PROGRAM" run --session here --node n3 -- x=1
 "$TRL_TEST_PROGRAM" run --session here -- 'echo x is $x'
 "$TRL_TEST_PROGRAM" run --where zone=z2 -- true
+"$TRL_TEST_PROGRAM" stats --node n3
 "$TRL_TEST_PROGRAM" ls`)
 	cmd.Env = append(os.Environ(), "TRL_TEST_PROGRAM="+rig.Binary, "TRL_TEST_NATS="+nats, "TMPDIR="+t.TempDir())
 	cmd.Cancel = func() error { return cmd.Process.Signal(os.Interrupt) }
@@ -35,7 +36,7 @@ func TestClusterToTry(t *testing.T) {
 	if err != nil {
 		t.Fatalf("%v\n%s", err, out)
 	}
-	for _, want := range []string{`(?m)^n1 \*  ready`, `(?m)^n2    ready`, `(?m)^n3    ready`, `x is 1`, `(?m)^s-\S+ +here .* n3$`, `(?m)^s-\S+ +default .* n2$`} {
+	for _, want := range []string{`(?m)^n1 \*  ready`, `(?m)^n2    ready`, `(?m)^n3    ready`, `x is 1`, `(?m)^sessions +1 of \d+ `, `(?m)^s-\S+ +here .* n3$`, `(?m)^s-\S+ +default .* n2$`} {
 		if !regexp.MustCompile(want).Match(out) {
 			t.Errorf("no %q in\n%s", want, out)
 		}
