@@ -160,7 +160,18 @@ type directory struct {
 	Relays            prometheus.Gauge       // of clients' connections to other nodes; those that are being dialled count
 	Relayed           *prometheus.CounterVec // requests; result: one of RelayResults
 	RelayedBytes      *prometheus.CounterVec // direction: RelayedToOwner or RelayedToClient
+	SessionMoves      *prometheus.CounterVec // of sessions of this node; result: one of MoveResults
 }
+
+// The results of trl_session_moves_total.
+const (
+	MoveOK      = "ok"
+	MoveRefused = "refused" // the session has something that cannot go along
+	MoveFailed  = "failed"  // the other node has not taken it, and the session has stayed
+)
+
+// MoveResults has all of them.
+var MoveResults = []string{MoveOK, MoveRefused, MoveFailed}
 
 // New makes the series and registers them, with the Go and process collectors, on reg. A second New on the same registry panics, because two owners of
 // a series are a bug.
@@ -237,6 +248,7 @@ func New(reg prometheus.Registerer) *Metrics {
 			Relays:            gauge("trl_relays", "Open relays: each carries the requests of one client's connection to one other node."),
 			Relayed:           counters("trl_relayed_requests_total", "Requests that were sent to other nodes, by result.", "result"),
 			RelayedBytes:      counters("trl_relayed_bytes_total", "Bytes of messages between clients and other nodes, by direction.", "direction"),
+			SessionMoves:      counters("trl_session_moves_total", "Attempts to move a session of this node to another one, by result.", "result"),
 		},
 		buildInfo: f.NewGaugeVec(prometheus.GaugeOpts{Name: "trl_build_info", Help: "Always 1; the version is in the labels."}, []string{"version", "goversion"}),
 	}
@@ -245,6 +257,7 @@ func New(reg prometheus.Registerer) *Metrics {
 	AtZero(m.LinksDialled, LinkOK, LinkFailed, LinkKept)
 	AtZero(m.Relayed, RelayResults...)
 	AtZero(m.RelayedBytes, RelayedToOwner, RelayedToClient)
+	AtZero(m.SessionMoves, MoveResults...)
 	AtZero(m.Execs, Outcomes...)
 	AtZero(m.ExecSeconds, Outcomes...)
 	AtZero(m.RecordingsEnded, RecordingReasons...)

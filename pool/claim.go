@@ -6,6 +6,7 @@ import (
 
 	"trl/pool/claims"
 	"trl/pool/entry"
+	"trl/pool/faults"
 	"trl/pool/ids"
 	"trl/protocol"
 )
@@ -17,22 +18,18 @@ func (p *Pool) foundTaken(who string, q *protocol.SessionCreate, err error) (*Se
 	if !ok {
 		return nil, err
 	}
-	p.mu.RLock()
-	s := p.sessions[taken.Session]
-	p.mu.RUnlock()
+	s := p.byID(taken.Session)
 	if s != nil && s.owner == who && (q.IfExists == "return" || q.RequestKey != "" && s.key.Key == q.RequestKey) {
 		return s, nil
 	}
-	return nil, errExists(q.Name, taken.Session)
+	return nil, faults.Exists(q.Name, taken.Session)
 }
 
 // isOpen reports whether an id is of this node, and whether its session is open.
 func (p *Pool) isOpen(id string) (ours, open bool) {
 	epoch, ok := ids.EpochOf('s', id)
-	p.mu.RLock()
-	s := p.sessions[id]
-	p.mu.RUnlock()
-	return ok && epoch == p.epoch, s != nil && s.IsOpen()
+	s := p.byID(id)
+	return s != nil || ok && epoch == p.epoch, s != nil && s.IsOpen()
 }
 
 // countLocked counts live sessions. p.mu is held.
@@ -41,18 +38,26 @@ func (p *Pool) countLocked(who string, more int) {
 }
 
 // ownedLocked returns what this node has in the directory. p.mu is held.
-func (p *Pool) ownedLocked() (names []claims.Name, live map[string]int) {
+func (p *Pool) ownedLocked() (names []claims.Name, here []claims.Moved, live map[string]int) {
 	for ref, s := range p.names {
 		if s.IsOpen() {
 			names = append(names, claims.Name{Principal: ref.owner, Name: ref.name, Session: s.id})
 		}
 	}
-	return names, p.live.Of()
+	for _, s := range p.sessions {
+		if s.arrived != nil && s.away.Load() == nil && s.IsOpen() {
+			here = append(here, s.moveClaims())
+		}
+	}
+	return names, here, p.live.Of()
 }
 
 // claimedLocked returns what the session has in the directory when it ends. A request key is free again only if the session never had a shell. s.mu is
 // held.
 func (s *Session) claimedLocked() claims.Wanted {
+	if s.ending.move != nil {
+		return claims.Wanted{}
+	}
 	w := claims.Wanted{Principal: s.owner, Name: s.name, Session: s.id}
 	if s.ending.forget {
 		w.Key = s.key.Key
@@ -64,7 +69,7 @@ func (s *Session) claimedLocked() claims.Wanted {
 func (s *Session) Rename(name string) error {
 	claim, err := s.pool.claims.Take(claims.Wanted{Principal: s.owner, Name: name, Session: s.id})
 	if taken, ok := errors.AsType[*claims.TakenError](err); ok {
-		return errExists(name, taken.Session)
+		return faults.Exists(name, taken.Session)
 	}
 	if err != nil {
 		return err
@@ -83,7 +88,7 @@ func (s *Session) rename(name string) (old string, err error) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if other := p.findNamedLocked(s.owner, name); name != "" && other != nil && other != s {
-		return s.name, errExists(name, other.id)
+		return s.name, faults.Exists(name, other.id)
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -105,9 +110,7 @@ func (s *Session) rename(name string) (old string, err error) {
 // LoseName takes the name from a session, because a session of another node got it while this node could not reach the directory. The session goes on,
 // and clients reach it by its id.
 func (p *Pool) LoseName(session string) {
-	p.mu.RLock()
-	s := p.sessions[session]
-	p.mu.RUnlock()
+	s := p.byID(session)
 	if s == nil {
 		return
 	}

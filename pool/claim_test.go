@@ -72,7 +72,14 @@ func (d *fakeDirectory) SetLive(who string, n int) {
 	d.live[who] = n
 }
 
-func (d *fakeDirectory) Rebuild(names []claims.Name, live map[string]int) {
+// TakeOver, GiveUp and ReleaseMoved do nothing: owners says only which session has what.
+func (d *fakeDirectory) TakeOver(context.Context, claims.Moved) {}
+
+func (d *fakeDirectory) GiveUp(claims.Moved) {}
+
+func (d *fakeDirectory) ReleaseMoved(context.Context, claims.Moved) {}
+
+func (d *fakeDirectory) Rebuild(names []claims.Name, here []claims.Moved, live map[string]int) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	d.rebuilt++

@@ -25,7 +25,7 @@ func TestConfigureIsForWhatComes(t *testing.T) {
 	r.Configure(c)
 	three := r.create(protocol.SessionCreate{})
 	want(t, three, "echo ${BASH##*/}; pwd", "bash\n/tmp\n")
-	if three.settings.Load().idle != time.Minute || three.settings.Load().timeout != time.Minute || one.settings.Load().idle != time.Hour || one.settings.Load().timeout != time.Hour {
+	if three.settings.Load().Idle != time.Minute || three.settings.Load().Timeout != time.Minute || one.settings.Load().Idle != time.Hour || one.settings.Load().Timeout != time.Hour {
 		t.Errorf("%+v, %+v", three.spec, one.spec)
 	}
 	if e := start(t, two, protocol.Exec{Command: "true", Timeout: of(protocol.Seconds(3600))}); e.timeout != time.Minute {

@@ -21,6 +21,7 @@ type ending struct {
 	reason protocol.Reason // the first one given
 	grace  time.Duration   // between TERM and KILL
 	forget bool            // the session never had a shell, so it is unknown afterwards
+	move   *Move           // the session does not end, it moves to another node or from there
 }
 
 // finalState is what an ended session still tells.
@@ -45,6 +46,9 @@ func (s *Session) end(reason protocol.Reason, grace time.Duration) {
 
 // endLocked makes the session refuse new work and starts finish, once. s.mu is held.
 func (s *Session) endLocked(reason protocol.Reason, grace time.Duration) {
+	if s.ending != nil && s.ending.move != nil {
+		s.ending.move.stopLocked()
+	}
 	if s.ending != nil {
 		return
 	}
@@ -76,6 +80,9 @@ func (s *Session) finish(queue []*Exec) {
 	s.mu.Lock()
 	shell, running, reason, grace := s.shell, s.runningCommandLocked(), s.ending.reason, s.ending.grace
 	freed := p.claims.Release(s.claimedLocked())
+	if s.ending.move == nil {
+		p.claims.ReleaseMoved(s.moveClaimsLocked())
+	}
 	s.mu.Unlock()
 	if running != nil {
 		running.Cancel(syscall.SIGTERM, grace)
@@ -101,7 +108,7 @@ func (s *Session) finish(queue []*Exec) {
 	s.closed = true
 	s.fireLocked(statemachine.Ended, reason)
 	s.watchers.Close()
-	commands, bytes, forget := s.commands, s.retained.outputBytes, s.ending.forget
+	commands, bytes, forget := s.commands, s.retained.OutputBytes, s.ending.forget
 	s.mu.Unlock()
 	p.retireLocked(s, !forget)
 	p.mu.Unlock()
@@ -116,6 +123,10 @@ func (s *Session) finish(queue []*Exec) {
 	if forget {
 		return
 	}
+	if s.HasMoved() {
+		s.log.Info().Msg("session has moved to another node")
+		return
+	}
 	p.metrics.SessionsEnded.WithLabelValues(string(reason)).Inc()
 	p.config.Load().OnEnd(ends.End{Owner: s.owner, Session: s.id, Kind: ends.Session, Reason: string(reason), RequestedAt: s.created, StartedAt: s.created, EndedAt: s.final.at})
 	s.log.Info().Str("reason", string(reason)).Dur("duration_ms", clock.Elapsed(s.created, time.Now())).Int64("commands", commands).Int64("bytes", bytes).Msg("session ended")
@@ -123,7 +134,7 @@ func (s *Session) finish(queue []*Exec) {
 
 // openFailed ends a session that got no shell. For clients it never existed, unless it was ended while it was being made.
 func (s *Session) openFailed(err error) {
-	fault := shells.Fault(err, s.spec.dir)
+	fault := shells.Fault(err, s.spec.Dir)
 	if fault.Code == protocol.SessionLost { // the session never had a shell to lose
 		fault = protocol.Errorf(protocol.ShuttingDown, "%s", fault.Message).WithCause(err)
 	}
@@ -156,6 +167,9 @@ func (s *Session) Destroy(ctx context.Context, q *protocol.SessionDestroy) (prot
 		grace = 0
 	}
 	s.end(protocol.ReasonClient, grace)
+	if err := s.elsewhere(); err != nil {
+		return protocol.Destroyed{}, err
+	}
 	select {
 	case <-s.ended:
 	case <-ctx.Done():
@@ -168,6 +182,9 @@ func (s *Session) Destroy(ctx context.Context, q *protocol.SessionDestroy) (prot
 
 // errEndedLocked is the error of a session that is ending or has ended. s.mu is held.
 func (s *Session) errEndedLocked() *protocol.Error {
+	if m := s.ending.move; m != nil {
+		return m.fault()
+	}
 	return protocol.Errorf(protocol.SessionTerminated, "session has ended").With("reason", s.ending.reason)
 }
 

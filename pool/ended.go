@@ -2,7 +2,6 @@ package pool
 
 import (
 	"math"
-	"time"
 
 	"trl/pool/answer"
 	"trl/pool/entry"
@@ -76,14 +75,12 @@ func (x *endedExec) Answer() any {
 	return x.toExec()
 }
 
-func (x *endedExec) endTime() time.Time { return x.EndTime() }
-
-func (x *endedExec) mayGrow() bool { return x.journal != nil && !x.journal.Closed() }
+func (x *endedExec) MayGrow() bool { return x.journal != nil && !x.journal.Closed() }
 
 // execWeight is how many bytes an ended command takes in addition to its text and its output.
 const execWeight = 400
 
-func (x *endedExec) weight() int64 {
+func (x *endedExec) Weight() int64 {
 	n := execWeight + int64(len(x.Text))
 	if x.journal != nil {
 		n += x.journal.Memory()
@@ -96,7 +93,7 @@ func (x *endedExec) weight() int64 {
 
 // discard keeps what answers a retry, if there may be one, because the command must not run twice. A request that waits for the result holds
 // the exec itself. s.mu is held.
-func (x *endedExec) discard() {
+func (x *endedExec) Discard() {
 	if x.journal != nil {
 		x.journal.Drop()
 	}

@@ -15,7 +15,9 @@ import (
 	"trl/internal/testkit"
 	"trl/pool/answer"
 	"trl/pool/entry"
+	"trl/pool/outcome"
 	"trl/pool/requestkey"
+	"trl/pool/retained"
 	"trl/protocol"
 	"trl/runtime/journal"
 )
@@ -92,7 +94,7 @@ func TestEndedCommandAnswersAsItDid(t *testing.T) {
 			}
 			if again.text != e.text || again.clean != e.clean || again.output.KeepsText != e.output.KeepsText || again.output.Max != e.output.Max || again.shellDied != e.shellDied || again.recording != e.recording ||
 				!again.queuedAt.Equal(e.queuedAt) || !again.startedAt.Equal(e.startedAt) || again.startedAt.IsZero() != e.startedAt.IsZero() || !again.endedAt.Equal(e.endedAt) ||
-				again.EndOffset() != e.endOffset || again.outcome() != e.outcome() {
+				again.EndOffset() != e.endOffset || outcome.Of(&again.exit, again.shellDied) != outcome.Of(&e.exit, e.shellDied) {
 				t.Errorf("%s: %+v\nwas %+v", of, again, e)
 			}
 		}
@@ -130,7 +132,7 @@ func TestPlainCommandIsSmall(t *testing.T) {
 	})
 	t.Logf("%d bytes for each", each)
 	s.mu.Lock()
-	weight := s.retained.weight / int64(len(s.retained.all))
+	weight := s.retained.Weight() / int64(s.retained.Len())
 	s.mu.Unlock()
 	if weight < 200 || weight > 800 {
 		t.Errorf("one is weighed with %d bytes", weight)
@@ -262,7 +264,7 @@ func TestCommandsThatEndTogetherLetGoOnce(t *testing.T) {
 			left++
 		}
 	}
-	if least := len(ids) - len(ids)/trimShare - 1; left < least || left == len(ids) {
+	if least := len(ids) - len(ids)/retained.TrimShare - 1; left < least || left == len(ids) {
 		t.Errorf("%d of %d commands are left, want %d", left, len(ids), least)
 	}
 }

@@ -2,15 +2,17 @@ package pool
 
 import (
 	"context"
-	"errors"
 	"syscall"
 	"time"
 
 	"trl/metrics"
 	"trl/pool/answer"
 	"trl/pool/clock"
+	"trl/pool/command"
 	"trl/pool/ends"
 	"trl/pool/entry"
+	"trl/pool/faults"
+	"trl/pool/outcome"
 	"trl/pool/queue"
 	"trl/pool/recording"
 	"trl/pool/requestkey"
@@ -108,7 +110,7 @@ func (s *Session) enqueue(method string, q *protocol.Exec, r request) (e *Exec, 
 	case s.ending != nil:
 		return nil, s.errEndedLocked()
 	case r.by != nil && r.by.IsOver():
-		return nil, errShareOver()
+		return nil, faults.ShareOver()
 	case s.isIdleLocked():
 		if method != "exec.run" || r.key != (requestkey.Ref{}) || e.stdin != nil { // else no client is told of it before it begins, and Begun writes both entries
 			s.logAccepted(e, nil)
@@ -169,8 +171,7 @@ func (s *Session) newExec(q *protocol.Exec, asks request) (*Exec, error) {
 	e := &Exec{
 		work: s.newWork('x', q.Command, r.RingBytes, asks), clean: q.Clean,
 		output:  answer.New(defaultOutput),
-		timeout: s.settings.Load().timeout, grace: timeouts.Grace(q.KillGrace),
-		command:  shell.NewCommand(q.Command),
+		timeout: s.settings.Load().Timeout, grace: timeouts.Grace(q.KillGrace),
 		queuedAt: time.Now(),
 	}
 	if asks.by != nil {
@@ -186,25 +187,9 @@ func (s *Session) newExec(q *protocol.Exec, asks request) (*Exec, error) {
 		e.timeout = q.Timeout.Duration()
 	}
 	e.timeout = timeouts.Command(e.timeout, r.MaxTimeout)
-	c := e.command
-	c.Env, c.Dir, c.OpenStdin, c.Journal = q.Env, q.WorkingDir, q.InteractiveStdin, e.journal
-	c.Timeout, c.Grace = e.timeout, e.grace
-	if q.NoOutputTimeout != nil {
-		c.NoOutput = q.NoOutputTimeout.Duration()
-	}
-	if q.Stdin != nil {
-		stdin, fault := protocol.DecodeBytes(*q.Stdin, q.StdinEncoding)
-		if fault != nil {
-			return nil, fault
-		}
-		if c.Stdin = stdin; c.OpenStdin {
-			c.Stdin = nil
-			if err := c.Input(stdin, false); err != nil { // this input comes first, before that of exec.input
-				return nil, inputFault(err)
-			}
-		}
-	}
-	return e, nil
+	var err error
+	e.command, err = command.New(q, e.journal, e.timeout, e.grace)
+	return e, err
 }
 
 // keepText keeps the output for the answers of exec.run.
@@ -216,42 +201,22 @@ func (e *Exec) keepText() {
 
 // setOutcome stores the outcome of a run in the form that clients get. s.mu is held.
 func (e *Exec) setOutcome(out shell.Outcome, now time.Time, ending bool) {
-	unrun := out.Err != nil && out.Code < 0
+	unrun := outcome.IsUnrun(&out)
 	if unrun {
 		e.journal.Close()
 	}
 	e.setEndLocked(now)
-	x := &e.exit
-	x.DurationMS, x.LingerMS = out.Duration.Milliseconds(), out.Linger.Milliseconds()
-	x.TimedOut, x.TimeoutKind, x.Cancelled = out.Timeout != "", out.Timeout, out.Cancelled
-	x.ShellRestored, x.StateLost = out.Restored, out.Lost
 	if r := e.session.revived; r != nil && !unrun { // e is the first command with a result since the shell was replaced
 		e.session.revived = nil
-		x.ShellRestored, x.StateLost = true, shell.Union(r.Lost, out.Lost)
+		out.Restored, out.Lost = true, shell.Union(r.Lost, out.Lost)
 	}
 	e.shellDied = out.Died
-	x.KillFailed, x.Background = out.KillFailed, out.Background
-	if out.Dir != "" {
-		x.WorkingDir = out.Dir
-	}
-	x.OOMKilled, x.LimitHit = out.OOMKilled, out.LimitHit
-	if out.HasUsage {
-		x.Usage = &protocol.Usage{CPUMS: float64(out.CPU) / float64(time.Millisecond), MaxRSSBytes: out.MaxRSS, MemoryPeakBytes: out.MemoryPeak}
-	}
+	outcome.Put(&e.exit, &out, &e.code, e.session.pool.base.Keeper.Gone)
 	switch {
 	case unrun && (ending || out.Cancelled):
 		e.cancelledLocked(syscall.SIGTERM)
 	case unrun:
 		e.failLocked(shells.CommandFault(out.Err))
-	case errors.Is(out.Err, shell.ErrUnknownEnd) || out.Err != nil && !errors.Is(out.Err, shell.ErrShellGone): // ErrShellGone is about what follows the command
-		if s := e.session; s.pool.base.Keeper.Gone() {
-			x.Error = shells.KeeperGone(out.Err)
-			break
-		}
-		x.Error = protocol.Errorf(protocol.InternalError, "end of the command is unknown").WithCause(out.Err)
-	default:
-		e.code = out.Code
-		x.ExitCode, x.Signal = &e.code, out.Signal
 	}
 }
 
@@ -317,50 +282,22 @@ func (e *Exec) wakeWaiters() {
 // countEnd counts, reports and logs the end.
 func (e *Exec) countEnd() {
 	p := e.session.pool
-	outcome := e.outcome()
-	series := p.execSeries[outcome]
+	how := outcome.Of(&e.exit, e.shellDied)
+	series := p.execSeries[how]
 	series.Total.Inc()
 	p.config.Load().OnEnd(ends.End{
-		Owner: e.session.owner, Session: e.session.id, Kind: ends.Exec, ID: e.ID(), Outcome: outcome,
+		Owner: e.session.owner, Session: e.session.id, Kind: ends.Exec, ID: e.ID(), Outcome: how,
 		Code: e.exit.ExitCode, Signal: e.exit.Signal, RequestedAt: e.queuedAt, StartedAt: e.beganAt, EndedAt: e.endedAt,
 	})
 	if !e.startedAt.IsZero() {
 		series.Seconds.Observe(clock.Elapsed(e.beganAt, e.endedAt).Seconds())
 		p.metrics.QueueSeconds.Observe(clock.Elapsed(e.queuedAt, e.startedAt).Seconds())
 	}
-	switch outcome { // one log line for each command that hangs or breaks
+	switch how { // one log line for each command that hangs or breaks
 	case metrics.OutcomeTimeout, metrics.OutcomeNoOutput, metrics.OutcomeCancelled, metrics.OutcomeShellDied, metrics.OutcomeError:
-		e.session.log.Info().Str("exec", e.ID()).Str("outcome", outcome).Int64("duration_ms", e.exit.DurationMS).
-			Int64("bytes", e.endOffset).Bool("kill_failed", e.exit.KillFailed).Err(e.cause()).Msg("exec ended")
+		e.session.log.Info().Str("exec", e.ID()).Str("outcome", how).Int64("duration_ms", e.exit.DurationMS).
+			Int64("bytes", e.endOffset).Bool("kill_failed", e.exit.KillFailed).Err(outcome.Cause(&e.exit)).Msg("exec ended")
 	}
-}
-
-func (e *Exec) cause() error {
-	if e.exit.Error == nil {
-		return nil
-	}
-	return e.exit.Error.Unwrap()
-}
-
-func (e *Exec) outcome() string {
-	x := &e.exit
-	switch {
-	case x.Error != nil:
-		return metrics.OutcomeError
-	case x.Cancelled:
-		return metrics.OutcomeCancelled
-	case x.TimeoutKind == "no_output":
-		return metrics.OutcomeNoOutput
-	case x.TimedOut:
-		return metrics.OutcomeTimeout
-	case e.shellDied:
-		return metrics.OutcomeShellDied
-	case x.Signal != "":
-		return metrics.OutcomeSignaled
-	case e.code != 0:
-		return metrics.OutcomeFailed
-	}
-	return metrics.OutcomeOK
 }
 
 // Command returns its text.
@@ -390,19 +327,9 @@ func (e *Exec) Input(p []byte, eof bool) error {
 	s.touchLocked(time.Now())
 	s.mu.Unlock()
 	if c == nil {
-		return inputFault(stream.ErrStdinClosed)
+		return command.InputFault(stream.ErrStdinClosed)
 	}
-	return inputFault(c.Input(p, eof))
-}
-
-func inputFault(err error) error {
-	switch {
-	case errors.Is(err, stream.ErrStdinClosed):
-		return protocol.Errorf(protocol.StdinClosed, "stdin is closed")
-	case errors.Is(err, stream.ErrStdinFull):
-		return protocol.Errorf(protocol.LimitExceeded, "stdin is not being read").With("limit", "stdin")
-	}
-	return err
+	return command.InputFault(c.Input(p, eof))
 }
 
 // Cancel ends the command: TERM, grace, KILL. A waiting command is taken out of the queue. done is closed when the command has ended; was is false

@@ -13,6 +13,7 @@ import (
 
 	"trl/internal/testkit"
 	"trl/pool/requestkey"
+	"trl/pool/retained"
 	"trl/protocol"
 	"trl/runtime/journal"
 )
@@ -296,15 +297,15 @@ func TestRecordsAreBounded(t *testing.T) {
 		t.Error(err)
 	}
 	s.mu.Lock()
-	if s.retained.weight > maxRecordBytes {
-		t.Errorf("%d bytes retained", s.retained.weight)
+	if s.retained.Weight() > retained.MaxBytes {
+		t.Errorf("%d bytes retained", s.retained.Weight())
 	}
 	s.mu.Unlock()
-	for range maxRecords + 50 {
+	for range retained.MaxWork + 50 {
 		last = run(t, s, protocol.Exec{Command: ":"}).ExecID
 	}
 	s.mu.Lock()
-	if n := len(s.endedExecs); n != maxRecords {
+	if n := len(s.endedExecs); n != retained.MaxWork {
 		t.Errorf("%d execs known", n)
 	}
 	s.mu.Unlock()
@@ -323,7 +324,7 @@ func TestOnlyWhatGrowsIsWeighedAgain(t *testing.T) {
 		r.DropExpired(time.Now())
 		s.mu.Lock()
 		defer s.mu.Unlock()
-		return len(s.retained.growing), s.retained.weight
+		return s.retained.Growing(), s.retained.Weight()
 	}
 	for range 20 {
 		run(t, s, protocol.Exec{Command: "echo done"})

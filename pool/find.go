@@ -5,6 +5,7 @@ import (
 	"slices"
 	"strings"
 
+	"trl/pool/faults"
 	"trl/pool/ids"
 	"trl/protocol"
 )
@@ -26,6 +27,13 @@ func (p *Pool) findNamedLocked(who, name string) *Session {
 	return nil
 }
 
+// byID returns the session with an id, or nil.
+func (p *Pool) byID(id string) *Session {
+	p.mu.RLock()
+	defer p.mu.RUnlock()
+	return p.sessions[id]
+}
+
 // Find finds a session of who's by id or by name, also an ended one that is retained. Without both it returns the default session, and makes it on
 // first use; its shell may still be starting then.
 func (p *Pool) Find(who, id, name string) (*Session, error) {
@@ -34,13 +42,11 @@ func (p *Pool) Find(who, id, name string) (*Session, error) {
 		if err := p.awaitRecovered(id); err != nil {
 			return nil, err
 		}
-		p.mu.RLock()
-		s := p.sessions[id]
-		p.mu.RUnlock()
+		s := p.byID(id)
 		if s != nil && s.owner == who {
-			return s, nil
+			return s, s.elsewhere()
 		}
-		return nil, p.notFoundError('s', id, errNoSession())
+		return nil, p.notFoundError('s', id, faults.NoSession())
 	case name != "":
 		if err := p.awaitRecovered(""); err != nil {
 			return nil, err
@@ -49,36 +55,40 @@ func (p *Pool) Find(who, id, name string) (*Session, error) {
 		s := p.names[nameRef{who, name}]
 		p.mu.RUnlock()
 		if s == nil {
-			return nil, errNoSession()
+			return nil, faults.NoSession()
 		}
-		return s, nil
+		return s, s.elsewhere()
 	}
 	s, _, err := p.reserve(who, &protocol.SessionCreate{Name: defaultSession, IfExists: "return"}, false)
+	if err == nil {
+		err = s.elsewhere()
+	}
 	return s, err
 }
 
 // notFoundError returns another error for an id of an earlier epoch than for an id that never was, or is not the caller's.
 func (p *Pool) notFoundError(kind byte, id string, otherwise error) error {
 	if epoch, ok := ids.EpochOf(kind, id); ok && epoch != p.epoch {
-		return errSessionLost()
+		return faults.SessionLost()
 	}
 	return otherwise
 }
 
 // sessionOfID finds the session of an exec, process, terminal or share link by the id of that.
 func (p *Pool) sessionOfID(who string, kind byte, id string) *Session {
-	if epoch, ok := ids.EpochOf(kind, id); !ok || epoch != p.epoch {
-		return nil
-	}
-	if s := p.sessionByTag(ids.TagOf(id)); s != nil && s.owner == who {
+	if s := p.sessionByTag(kind, id); s != nil && s.owner == who {
 		return s
 	}
 	return nil
 }
 
-// sessionByTag finds the session with a tag.
-func (p *Pool) sessionByTag(tag string) *Session {
-	return lookUp(p, func() *Session { return p.tags[tag] })
+// sessionByTag finds the session that has given out an id of this kind.
+func (p *Pool) sessionByTag(kind byte, id string) *Session {
+	epoch, ok := ids.EpochOf(kind, id)
+	if !ok || kind == 's' {
+		return nil
+	}
+	return lookUp(p, func() *Session { return p.tags[epoch+ids.TagOf(id)] })
 }
 
 // lookUp calls in with p.mu held. If there is nothing yet, it waits for sessions that are being restored, and calls in again.
@@ -97,6 +107,9 @@ func lookUp[T any](p *Pool, in func() *T) *T {
 // findWork finds an exec, a process or a terminal of who's. in looks for it in its session, with s.mu held.
 func findWork[T any](p *Pool, who string, kind byte, id string, missing error, in func(*Session) *T) (*T, error) {
 	if s := p.sessionOfID(who, kind, id); s != nil {
+		if err := s.elsewhere(); err != nil {
+			return nil, err
+		}
 		s.mu.Lock()
 		defer s.mu.Unlock()
 		if x := in(s); x != nil {
@@ -108,7 +121,7 @@ func findWork[T any](p *Pool, who string, kind byte, id string, missing error, i
 
 // FindExec finds an exec of who's: queued, running or retained.
 func (p *Pool) FindExec(who, id string) (*Exec, error) {
-	return findWork(p, who, 'x', id, errNoExec(), func(s *Session) *Exec {
+	return findWork(p, who, 'x', id, faults.NoExec(), func(s *Session) *Exec {
 		if x := s.endedExecs[id]; x != nil {
 			return x.toExec()
 		}
@@ -118,25 +131,21 @@ func (p *Pool) FindExec(who, id string) (*Exec, error) {
 
 // FindProcess finds a process of who's, running or retained.
 func (p *Pool) FindProcess(who, id string) (*Process, error) {
-	return findWork(p, who, 'p', id, errNoProcess(), func(s *Session) *Process { return s.processes[id] })
+	return findWork(p, who, 'p', id, faults.NoProcess(), func(s *Session) *Process { return s.processes[id] })
 }
 
 // FindTerminal finds a terminal of who's, open or retained.
 func (p *Pool) FindTerminal(who, id string) (*Terminal, error) {
-	return findWork(p, who, 't', id, errNoTerminal(), func(s *Session) *Terminal { return s.terminals[id] })
+	return findWork(p, who, 't', id, faults.NoTerminal(), func(s *Session) *Terminal { return s.terminals[id] })
 }
 
 // Owner returns the owner and the session of the session, exec, process or terminal with this id, or "".
 func (p *Pool) Owner(id string) (who, session string) {
 	var s *Session
 	if len(id) > 0 && id[0] != 's' {
-		if epoch, ok := ids.EpochOf(id[0], id); ok && epoch == p.epoch {
-			s = p.sessionByTag(ids.TagOf(id))
-		}
+		s = p.sessionByTag(id[0], id)
 	} else if p.awaitRecovered(id) == nil {
-		p.mu.RLock()
-		s = p.sessions[id]
-		p.mu.RUnlock()
+		s = p.byID(id)
 	}
 	if s == nil {
 		return "", ""
@@ -150,10 +159,17 @@ func (p *Pool) List(who string, q *protocol.SessionList) []protocol.SessionInfo 
 	_ = p.awaitRecovered("")
 	who = cmp.Or(q.Owner, who)
 	for _, s := range p.all() {
-		if s.owner != who && !q.All || !q.HasLabel(s.settings.Load().labels) {
+		if s.owner != who && !q.All || !q.HasLabel(s.settings.Load().Labels) {
+			continue
+		}
+		m := s.away.Load()
+		if m != nil && (m.Arriving || m.IsTold()) {
 			continue
 		}
 		info := s.Info()
+		if m != nil { // until the other node lists it
+			info = m.Info
+		}
 		if q.State == info.State || q.State == "" && info.State != stateTerminated {
 			infos = append(infos, info)
 		}
@@ -183,8 +199,6 @@ func (p *Pool) IsLive(id string) bool {
 	if p.recovery.Load().Contains(id) || p.warm.Contains(id) { // asked first: warm knows a shell until its session is in the table
 		return true
 	}
-	p.mu.RLock()
-	s := p.sessions[id]
-	p.mu.RUnlock()
+	s := p.byID(id)
 	return s != nil && !isClosed(s.ended)
 }

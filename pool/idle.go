@@ -41,7 +41,7 @@ func (s *Session) idleTimeLocked(now time.Time) (idle time.Duration, rests bool)
 // hasViewersLocked reports whether an open terminal has a viewer. s.mu is held.
 func (s *Session) hasViewersLocked() bool {
 	for _, t := range s.terminals {
-		if t.endedAt.IsZero() && t.isViewed() {
+		if t.endedAt.IsZero() && t.viewers.IsViewed() {
 			return true
 		}
 	}
@@ -93,7 +93,7 @@ func (s *Session) endIfIdle(now time.Time) bool {
 // idleLimit returns how long the session may be idle; 0: for ever. A session with on_disconnect: destroy, whose connection ended with an earlier
 // gateway, has a minute until its client has come back.
 func (s *Session) idleLimit() time.Duration {
-	idle := s.settings.Load().idle
+	idle := s.settings.Load().Idle
 	if s.connLost.Load() && (idle == 0 || idle > lostConnIdle) {
 		return lostConnIdle
 	}

@@ -54,8 +54,8 @@ func (s *Session) Summary() protocol.Session {
 
 func (s *Session) summaryLocked(f facts) protocol.Session {
 	return protocol.Session{
-		SessionID: s.id, Epoch: s.pool.epoch, Name: s.name, Shell: s.spec.shell, WorkingDir: f.dir,
-		State: string(s.state.State()), CreatedAt: s.created, Pid: f.pid, Limits: s.spec.limits, Labels: s.settings.Load().labels,
+		SessionID: s.id, Epoch: s.pool.epoch, Name: s.name, Shell: s.spec.Shell, WorkingDir: f.dir,
+		State: string(s.state.State()), CreatedAt: s.created, Pid: f.pid, Limits: s.spec.Limits, Labels: s.settings.Load().Labels,
 		Record: s.recordSet().String(),
 	}
 }
@@ -71,7 +71,7 @@ func (s *Session) Info() protocol.SessionInfo {
 		Owner: s.owner, MemoryBytes: s.memoryLocked(), LastExec: s.last,
 	}
 	settings := s.settings.Load()
-	info.Timeout, info.IdleTimeout = protocol.Seconds(settings.timeout.Seconds()), protocol.Seconds(settings.idle.Seconds())
+	info.Timeout, info.IdleTimeout = protocol.Seconds(settings.Timeout.Seconds()), protocol.Seconds(settings.Idle.Seconds())
 	info.Recording = s.openRecordingsLocked()
 	info.InTerminals = s.inTerminalsLocked()
 	if e := s.running; e != nil {
@@ -83,24 +83,20 @@ func (s *Session) Info() protocol.SessionInfo {
 	return info
 }
 
-// memoryMaxAge is how long a measurement of a session's memory is used.
-const memoryMaxAge = time.Second
-
 // memoryLocked returns the last measurement, and starts another one if that is old. A measurement asks the keeper and reads a file for each process,
 // and no answer shall wait for it. s.mu is held.
 func (s *Session) memoryLocked() int64 {
-	if s.shell != nil && s.ending == nil && !s.memoryPending && time.Since(s.memoryAt) > memoryMaxAge {
-		s.memoryPending = true
+	if s.shell != nil && s.ending == nil && s.memory.IsDue() {
 		s.processTasks.Add(1)
 		go func() { // ends with the keeper's answer; finish waits for it
 			defer s.processTasks.Done()
-			memory := s.shell.Memory()
+			used := s.shell.Memory()
 			s.mu.Lock()
 			defer s.mu.Unlock()
-			s.memory, s.memoryAt, s.memoryPending = memory, time.Now(), false
+			s.memory.Set(used)
 		}()
 	}
-	return s.memory
+	return s.memory.Bytes()
 }
 
 // Background returns the pids of processes that earlier commands left running.
@@ -119,8 +115,8 @@ func (s *Session) Execs() []protocol.ExecEntry {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	all := make([]*Exec, 0, maxListedExecs+len(s.execs))
-	for i := len(s.retained.all) - 1; i >= 0 && len(all) < maxListedExecs; i-- { // in the order of their ends, which is that of their begins
-		if x, ok := s.retained.all[i].endedWork.(*endedExec); ok {
+	for i := s.retained.Len() - 1; i >= 0 && len(all) < maxListedExecs; i-- { // in the order of their ends, which is that of their begins
+		if x, ok := s.retained.At(i).(*endedExec); ok {
 			all = append(all, x.toExec())
 		}
 	}
@@ -164,15 +160,9 @@ func (p *Pool) metricsSnapshot() metrics.PoolNumbers {
 // Stats is what system.stats answers.
 func (p *Pool) Stats() protocol.Stats {
 	n := p.metricsSnapshot()
-	st := protocol.Stats{
-		ByState: n.ByState, MaxSessions: n.MaxSessions, TotalCommandsRun: p.commands.Load(),
+	return protocol.Stats{
+		ByState: n.ByState, ActiveSessions: p.LiveCount(), MaxSessions: n.MaxSessions, TotalCommandsRun: p.commands.Load(),
 		Running: n.RunningExecs, Queued: n.Queued, Processes: n.Processes, Terminals: n.Terminals,
 		WarmShells: n.Warm, UptimeS: int64(time.Since(p.started).Seconds()), MemoryRSSBytes: procfs.ResidentMemory(),
 	}
-	for state, count := range n.ByState {
-		if state != stateTerminated {
-			st.ActiveSessions += count
-		}
-	}
-	return st
 }

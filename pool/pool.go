@@ -23,14 +23,17 @@ import (
 	"trl/pool/budget"
 	"trl/pool/claims"
 	"trl/pool/entry"
+	"trl/pool/faults"
 	"trl/pool/ids"
 	"trl/pool/places"
 	"trl/pool/recording"
 	"trl/pool/requestkey"
 	"trl/pool/restoring"
 	"trl/pool/screenstate"
+	"trl/pool/settings"
 	"trl/pool/share"
 	"trl/pool/shells"
+	"trl/pool/spec"
 	"trl/pool/timeouts"
 	"trl/pool/warm"
 	"trl/protocol"
@@ -41,17 +44,9 @@ import (
 const defaultSession = "default" // the session of a request that names none
 
 // Each call makes a new error, because web may add details to it.
-func errNoSession() error { return protocol.Errorf(protocol.SessionNotFound, "no such session") }
-func errNoExec() error    { return protocol.Errorf(protocol.ExecNotFound, "no such exec") }
-func errNoProcess() error { return protocol.Errorf(protocol.ProcessNotFound, "no such process") }
-func errSessionLost() error {
-	return protocol.Errorf(protocol.SessionLost, "session of an earlier epoch")
-}
-func errShutdown() error { return protocol.Errorf(protocol.ShuttingDown, "server is shutting down") }
-
 // Pool has all sessions of one server.
 type Pool struct {
-	config        atomic.Pointer[effectiveConfig]
+	config        atomic.Pointer[settings.Effective]
 	base          *shell.Base
 	metrics       *metrics.Metrics
 	execSeries    map[string]metrics.ExecSeries // by outcome
@@ -83,9 +78,8 @@ type Pool struct {
 // sessionTables has the sessions. Guarded by Pool.mu.
 type sessionTables struct {
 	closing  bool
-	draining chan struct{}        // not nil: no new sessions; closed when live is 0
 	sessions map[string]*Session  // by id, live and retained
-	tags     map[string]*Session  // the same, by tag
+	tags     map[string]*Session  // the same, by the marks of their work's ids, see ids.MarkOf
 	names    map[nameRef]*Session // the latest session with that name; it may have ended
 	live     places.Places
 	retained []*Session            // TERMINATED, by end, oldest first
@@ -96,7 +90,7 @@ type nameRef struct{ owner, name string }
 
 // New makes a pool of no sessions; Start starts it.
 func New(c Config, k own.Keeper, m *metrics.Metrics, log zerolog.Logger) *Pool {
-	c.KeptOutput = cmp.Or(c.KeptOutput, maxKeptOutput)
+	c.KeptOutput = cmp.Or(c.KeptOutput, settings.MaxKeptOutput)
 	c.MaxRetained = cmp.Or(c.MaxRetained, maxRetained)
 	c.MaxRetainedBytesOfPrincipal = cmp.Or(c.MaxRetainedBytesOfPrincipal, maxRetainedOf)
 	c.MaxRetainedBytes = cmp.Or(c.MaxRetainedBytes, maxRetainedBytes)
@@ -117,7 +111,7 @@ func New(c Config, k own.Keeper, m *metrics.Metrics, log zerolog.Logger) *Pool {
 	metrics.AtZero(m.SessionsCreated, protocol.CodesOf("session.create")...)
 	metrics.AtZero(m.SessionsEnded, protocol.Reasons...)
 	metrics.AtZero(m.ShellRestores, shell.RestoreCauses...)
-	p.config.Store(newEffectiveConfig(c))
+	p.config.Store(settings.NewEffective(c))
 	p.requestKeys.SetMaxOfAll(c.MaxKeysOfAll)
 	p.requestKeys.SetMax(p.config.Load().MaxKeys)
 	p.claims = claims.New(c.Directory, p.isOpen)
@@ -125,6 +119,23 @@ func New(c Config, k own.Keeper, m *metrics.Metrics, log zerolog.Logger) *Pool {
 	p.recordings = recording.New(c.Record, m, log)
 	p.emulators = screenstate.NewEmulators(&p.tasks)
 	return p
+}
+
+// Config has the operator's settings.
+type (
+	Config          = settings.Config
+	RetentionBounds = settings.RetentionBounds
+)
+
+// Configure puts c in force for later requests. Sessions, streams and commands keep what they were made with. A bound that is exceeded now ends
+// nothing; the new retention time is in force at once. BaseEnv, Epoch, Directory, MaxOfPrincipal, KeptOutput,
+// OnEnd and Record do not change.
+func (p *Pool) Configure(c Config) {
+	before := p.config.Load()
+	c.BaseEnv, c.Epoch, c.MaxOfPrincipal, c.OnEnd, c.Record = before.BaseEnv, before.Epoch, before.MaxOfPrincipal, before.OnEnd, before.Record
+	p.config.Store(settings.NewEffective(c))
+	p.requestKeys.SetMax(c.MaxKeys)
+	p.warm.Reset()
 }
 
 // ExemptFromReserve sets which principals may have all sessions of the server, if MaxPerPrincipal is 0. It is called before Start. f is called
@@ -160,28 +171,26 @@ func (p *Pool) Start() {
 func (p *Pool) Epoch() string { return p.epoch }
 
 // Shells returns the paths of the allowed shells that exist.
-func (p *Pool) Shells() []string { return p.config.Load().shells.Present() }
+func (p *Pool) Shells() []string { return p.config.Load().Allowed.Present() }
 
 // Close ends all sessions at once, and returns when nothing of them is left or ctx is done. Afterwards the pool answers SHUTTING_DOWN, or tells
 // of what has ended. Idempotent.
 func (p *Pool) Close(ctx context.Context) error {
-	if c := p.recovery.Load(); c != nil { // the sessions that are being restored shall end, too
-		select {
-		case <-c.All():
-		case <-ctx.Done():
-			return fmt.Errorf("end of all sessions: %w", ctx.Err())
-		}
+	select {
+	case <-p.recovery.Load().All(): // the sessions that are being restored shall end, too
+	case <-ctx.Done():
+		return fmt.Errorf("end of all sessions: %w", ctx.Err())
 	}
 	p.mu.Lock()
 	p.closing = true
 	p.mu.Unlock()
 	all := p.all()
 
-	grace := timeouts.DefaultGrace
-	if deadline, ok := ctx.Deadline(); ok { // leave time for KILL
-		grace = min(grace, max(0, time.Until(deadline)-2*time.Second))
-	}
+	grace := timeouts.GraceWithin(ctx)
 	for _, s := range all {
+		if m := s.away.Load(); m != nil {
+			m.Drop()
+		}
 		s.end(protocol.ReasonShutdown, grace)
 	}
 	gone := make(chan struct{})
@@ -220,7 +229,7 @@ func (p *Pool) CreateOrFind(ctx context.Context, who string, q *protocol.Session
 	})
 	if err == nil {
 		p.requestKeys.Complete(ref, time.Now())
-		made = s.key.Key == q.RequestKey
+		made, err = s.key.Key == q.RequestKey, s.elsewhere()
 	}
 	return s, made, err
 }
@@ -228,6 +237,9 @@ func (p *Pool) CreateOrFind(ctx context.Context, who string, q *protocol.Session
 func (p *Pool) create(ctx context.Context, who string, q *protocol.SessionCreate) (s *Session, made bool, err error) {
 	s, made, err = p.reserve(who, q, true)
 	if err != nil {
+		return nil, false, err
+	}
+	if err := s.elsewhere(); err != nil {
 		return nil, false, err
 	}
 	return s, made, s.awaitShell(ctx)
@@ -260,12 +272,15 @@ func (p *Pool) register(who string, q *protocol.SessionCreate) (s *Session, star
 	if err := shells.CheckEnv(q.Env, p.config.Load().AllowEnv); err != nil {
 		return nil, nil, err
 	}
-	t, err := p.specFor(who, q)
+	if err := p.recordings.CheckPossible(recording.ParseSet(q.Record) != 0); err != nil {
+		return nil, nil, err
+	}
+	t, err := spec.New(who, q, p.config.Load(), p.base.Keeper.Unenforceable())
 	if err != nil {
 		return nil, nil, err
 	}
 	bounds := p.boundsFor(who)
-	ws, id := p.warm.Take(t.shell), ""
+	ws, id := p.warm.Take(t.Shell), ""
 	if ws != nil {
 		id = ws.ID
 	} else {
@@ -310,16 +325,13 @@ func (p *Pool) add(who string, q *protocol.SessionCreate, s *Session, bounds pla
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if p.closing {
-		return nil, errShutdown()
+		return nil, faults.Shutdown()
 	}
 	if other := p.findNamedLocked(who, q.Name); other != nil {
 		if q.IfExists == "return" {
 			return other, nil
 		}
-		return nil, errExists(q.Name, other.id)
-	}
-	if p.draining != nil {
-		return nil, errDraining()
+		return nil, faults.Exists(q.Name, other.id)
 	}
 	if err := p.live.Check(who, bounds); err != nil {
 		return nil, err
@@ -328,10 +340,7 @@ func (p *Pool) add(who string, q *protocol.SessionCreate, s *Session, bounds pla
 		params := requestkey.FingerprintOf("session.create", q)
 		s.key = entry.Key{Key: q.RequestKey, Params: params[:]}
 	}
-	for s.tag = ids.Random(ids.TagLen); p.tags[s.tag] != nil; {
-		s.tag = ids.Random(ids.TagLen)
-	}
-	p.sessions[s.id], p.tags[s.tag] = s, s
+	p.addLocked(s)
 	if q.Name != "" {
 		p.names[nameRef{who, q.Name}] = s
 	}
@@ -340,14 +349,24 @@ func (p *Pool) add(who string, q *protocol.SessionCreate, s *Session, bounds pla
 	return s, nil
 }
 
-func errExists(name, id string) error {
-	return protocol.Errorf(protocol.SessionExists, "a live session is named %q", name).With("session_id", id)
+// addLocked adds a session to the tables of ids, with a tag that no other session has. p.mu is held.
+func (p *Pool) addLocked(s *Session) {
+	for s.tag = ids.Random(ids.TagLen); p.tags[p.epoch+s.tag] != nil; {
+		s.tag = ids.Random(ids.TagLen)
+	}
+	p.addIDsLocked(s)
+}
+
+func (p *Pool) addIDsLocked(s *Session) {
+	p.sessions[s.id] = s
+	for _, mark := range s.marks() {
+		p.tags[mark] = s
+	}
 }
 
 // retireLocked stops counting a session that is TERMINATED, and keeps it for the retention time. p.mu is held.
 func (p *Pool) retireLocked(s *Session, keep bool) {
 	p.countLocked(s.owner, -1)
-	p.closeDrainedLocked()
 	if !keep || p.config.Load().Retention <= 0 {
 		p.unregisterLocked(s)
 		return
@@ -366,8 +385,14 @@ func (p *Pool) discardSessionLocked(i int) {
 
 // unregisterLocked makes a session's ids unknown. Code that holds the session may use it further. p.mu is held.
 func (p *Pool) unregisterLocked(s *Session) {
-	delete(p.sessions, s.id)
-	delete(p.tags, s.tag)
+	if p.sessions[s.id] == s {
+		delete(p.sessions, s.id)
+	}
+	for _, mark := range s.marks() {
+		if p.tags[mark] == s {
+			delete(p.tags, mark)
+		}
+	}
 	if ref := (nameRef{s.owner, s.name}); p.names[ref] == s {
 		delete(p.names, ref)
 	}
@@ -378,37 +403,21 @@ func (p *Pool) unregisterLocked(s *Session) {
 	}
 }
 
-func errDraining() error {
-	return protocol.Errorf(protocol.ShuttingDown, "the server takes no new sessions: it is being drained").With("draining", true)
-}
-
 // Drain makes the pool refuse new sessions; live ones go on. empty is closed when the last one has ended. A second call returns the same channel.
 func (p *Pool) Drain() (empty <-chan struct{}) {
 	_ = p.awaitRecovered("") // restored sessions count
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	if p.draining == nil {
-		p.draining = make(chan struct{})
-		p.closeDrainedLocked()
-	}
 	p.metrics.Draining.Set(1)
-	return p.draining
+	return p.live.Drain()
 }
 
 // Undrain makes the pool accept new sessions again.
 func (p *Pool) Undrain() {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	p.draining = nil
+	p.live.Undrain()
 	p.metrics.Draining.Set(0)
-}
-
-// closeDrainedLocked closes the channel of a drain when no session is alive. That happens once, at the end of the last session, because a drained
-// pool accepts no new ones. p.mu is held.
-func (p *Pool) closeDrainedLocked() {
-	if p.draining != nil && p.live.Live == 0 {
-		close(p.draining)
-	}
 }
 
 // LiveCount returns how many sessions are not TERMINATED.

@@ -8,6 +8,7 @@ import (
 	"syscall"
 	"time"
 
+	"trl/pool/command"
 	"trl/pool/ends"
 	"trl/pool/entry"
 	"trl/pool/requestkey"
@@ -178,7 +179,7 @@ func (p *Process) Wait(ctx context.Context, until protocol.Until) (r protocol.Wa
 // Input writes to the stdin of a process that was started with open stdin. It never waits.
 func (p *Process) Input(b []byte, eof bool) error {
 	_ = p.session.Touch() // the process takes input also while its session ends
-	return inputFault(p.process.Input(b, eof))
+	return command.InputFault(p.process.Input(b, eof))
 }
 
 // Kill ends the process and all that it started: TERM, grace, KILL. It returns when the end was told.
@@ -208,8 +209,8 @@ func (p *Process) Signal(sig syscall.Signal) error {
 // isSessionOver reports whether the session is TERMINATED, and no process of it is left.
 func (p *Process) isSessionOver() bool { return isClosed(p.session.ended) }
 
-// discard implements endedWork. s.mu is held.
-func (p *Process) discard() {
+// Discard implements retained.Work. s.mu is held.
+func (p *Process) Discard() {
 	p.journal.Drop()
 	if p.key == (requestkey.Ref{}) {
 		return

@@ -10,7 +10,7 @@ import (
 )
 
 // recordSet returns what is recorded in the session: what the server's policy demands, and what its creator asked for.
-func (s *Session) recordSet() recording.Set { return s.spec.record | s.pool.recordings.Demanded() }
+func (s *Session) recordSet() recording.Set { return s.spec.Record | s.pool.recordings.Demanded() }
 
 func (s *Session) newRecordingID() string {
 	return ids.New("", 'r', s.pool.epoch, s.tag, ids.MemberLen)
@@ -32,16 +32,13 @@ func (s *Session) openRecordingsLocked() (n int) {
 // recordingSource describes the recording of the terminal. s.mu is held, or nobody else knows the session.
 func (t *Terminal) recordingSource() recording.Source {
 	s := t.session
+	cols, rows := t.viewers.Size()
 	return recording.Source{
 		Notes:   recording.Notes{ID: t.recording, Owner: s.owner, SessionID: s.id, Session: s.name, Member: t.ID(), Command: protocol.TruncateText(t.text), Demanded: s.pool.recordings.Demanded()&recording.Terminals != 0},
-		Header:  cast.Header{Cols: t.cols, Rows: t.rows, Type: "xterm-256color", Title: s.name},
+		Header:  cast.Header{Cols: cols, Rows: rows, Type: "xterm-256color", Title: s.name},
 		Journal: t.journal,
 		Nonce:   t.nonce,
-		Size: func() (cols, rows int) {
-			t.mu.Lock()
-			defer t.mu.Unlock()
-			return t.cols, t.rows
-		},
+		Size:    t.viewers.Size,
 		OnDelete: func() {
 			s.mu.Lock()
 			defer s.mu.Unlock()

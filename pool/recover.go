@@ -5,16 +5,15 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"runtime"
 	"runtime/debug"
 	"slices"
-	"sync"
 	"time"
 
-	"trl/pool/recording"
+	"trl/pool/entry"
 	"trl/pool/requestkey"
 	"trl/pool/restoring"
 	"trl/pool/share"
+	"trl/pool/spec"
 	"trl/protocol"
 	"trl/runtime/own"
 	"trl/runtime/shell"
@@ -29,28 +28,16 @@ func (p *Pool) awaitRecovered(id string) error { return p.recovery.Load().Await(
 // for something that any session may have waits for all. Recovered waits for the end.
 func (p *Pool) Recover(from []own.HeldSession) {
 	p.recordings.Load()
-	var ids []string
-	todo := make(chan own.HeldSession, len(from))
-	for _, in := range from {
-		ids = append(ids, in.ID)
-		todo <- in
+	ids := make([]string, len(from))
+	for i, in := range from {
+		ids[i] = in.ID
 	}
-	close(todo)
 	c := restoring.New(ids)
 	p.recovery.Store(c)
 	p.tasks.Add(1) // reads the session logs, and ends then; Close waits for it
 	go func() {
 		defer p.tasks.Done()
-		var readers sync.WaitGroup
-		for range min(len(from), runtime.GOMAXPROCS(0)) {
-			readers.Go(func() {
-				for in := range todo {
-					p.recoverSession(in)
-					c.Done(in.ID)
-				}
-			})
-		}
-		readers.Wait()
+		c.Restore(ids, func(i int) { p.recoverSession(from[i]) })
 		p.mu.Lock() // some sessions go on already, and may end
 		slices.SortStableFunc(p.retained, func(a, b *Session) int { return a.final.at.Compare(b.final.at) })
 		p.claims.Rebuild(p.ownedLocked)
@@ -63,11 +50,7 @@ func (p *Pool) Recover(from []own.HeldSession) {
 }
 
 // Recovered returns when all sessions are restored that can be.
-func (p *Pool) Recovered() {
-	if c := p.recovery.Load(); c != nil {
-		<-c.All()
-	}
-}
+func (p *Pool) Recovered() { <-p.recovery.Load().All() }
 
 func (p *Pool) recoverSession(in own.HeldSession) {
 	a := p.base.Adopt(in)
@@ -114,9 +97,11 @@ func (p *Pool) recoverAdopted(a *shell.Adoption, id string) (err error) {
 // revive restores the session from its log.
 func (p *Pool) revive(a *shell.Adoption, m *recovered) error {
 	q := m.Session
-	s := newSession(p, m.id, q.Owner, q.Name, sessionSpec{
-		shell: q.Shell, dir: q.Dir, env: q.Env, settings: sessionSettings{q.Labels, time.Duration(q.Timeout), time.Duration(q.Idle)}, restore: q.Restore, endsWithConn: q.EndsWithConn, limits: q.Limits, record: recording.ParseSet(q.Record),
-	})
+	if m.Moved != nil && m.Over == nil { // the last gateway was ending what had moved
+		m.Over = &entry.Over{At: time.Now(), Dir: m.Dir}
+	}
+	s := newSession(p, m.id, q.Owner, q.Name, spec.Logged(q))
+	s.earlier = q.Earlier
 	s.tag, s.created, s.key, s.commands, s.last = q.Tag, q.Created, q.Key, q.Commands+m.CommandsBegun, m.Last
 	s.dir, s.revived = cmp.Or(m.Dir, s.dir), m.Revived
 	s.savedShell.Store(m.Shell)
@@ -138,7 +123,7 @@ func (p *Pool) revive(a *shell.Adoption, m *recovered) error {
 	}
 	s.sessionLog = s.shell.SessionLog()
 	s.sessionLog.SetCompactSize(m.CompactBytes)
-	if s.spec.endsWithConn { // its connection is gone: the client has a while to come back
+	if s.spec.EndsWithConn { // its connection is gone: the client has a while to come back
 		s.connLost.Store(true)
 	}
 	running, err := s.reviveWork(a, m)
@@ -149,13 +134,16 @@ func (p *Pool) revive(a *shell.Adoption, m *recovered) error {
 		a.LastEnded(last.Command)
 	}
 	close(s.opened)
+	s.recoverMove(m, func() { s.resume(a, m, running) }, a.KillUnrecorded)
 	p.addRecovered(s, m)
 	if m.Over != nil {
 		a.KillUnrecorded()
 		s.shell.CloseLogs()
 		return nil
 	}
-	s.resume(a, m, running)
+	if s.away.Load() == nil { // else the end of its move decides
+		s.resume(a, m, running)
+	}
 	return nil
 }
 
@@ -187,9 +175,12 @@ func (s *Session) resume(a *shell.Adoption, m *recovered, running *Exec) {
 func (p *Pool) addRecovered(s *Session, m *recovered) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	p.sessions[s.id], p.tags[s.tag] = s, s
+	p.addIDsLocked(s)
 	ref := nameRef{s.owner, s.name}
-	if other := p.names[ref]; s.name != "" && (other == nil || other.closed && (m.Over == nil || other.created.Before(s.created))) {
+	if mv := s.away.Load(); mv != nil && (mv.Arriving || mv.IsTold()) {
+		ref.name = "" // the other node's session has it
+	}
+	if other := p.names[ref]; ref.name != "" && (other == nil || other.closed && (m.Over == nil || other.created.Before(s.created))) {
 		p.names[ref] = s
 	}
 	if s.key.Key != "" {
@@ -203,7 +194,7 @@ func (p *Pool) addRecovered(s *Session, m *recovered) {
 		return
 	}
 	s.mu.Lock()
-	s.ending = &ending{reason: protocol.ReasonShellFailed}
+	s.ending = &ending{reason: protocol.ReasonShellFailed, move: s.away.Load()}
 	if m.Ending != nil {
 		s.ending.reason = m.Ending.Reason
 	}

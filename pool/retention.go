@@ -8,31 +8,16 @@ import (
 
 	"trl/pool/entry"
 	"trl/pool/requestkey"
+	"trl/pool/retained"
 )
 
-// Bounds of ended work, in addition to the retention time. A session drops its oldest work beyond its own bounds. Beyond the bounds of a principal,
+// Bounds of ended work, in addition to the retention time and those of a session, see package retained. Beyond the bounds of a principal,
 // or of all, the principal with the most loses work: first that of ended sessions, then the oldest of live ones. Running work is never dropped.
 const (
-	maxRecords     = 1000     // of a session
-	maxRecordBytes = 16 << 20 // of a session; the newest stays whatever its size
-
 	maxRetained      = 1000      // sessions that have ended
 	maxRetainedOf    = 128 << 20 // bytes of one principal, in all sessions
 	maxRetainedBytes = 256 << 20 // bytes of all
 )
-
-// retainedWork is the ended work that a session retains.
-type retainedWork struct {
-	all         []*weighedWork // in the order of the ends, oldest first
-	growing     []*weighedWork // those of all whose weight may grow: the reaper weighs only them
-	weight      int64          // sum of all weights
-	outputBytes int64          // bytes that ended work has ever written, for the log
-}
-
-type weighedWork struct {
-	endedWork
-	weighed int64
-}
 
 // loggedTombstone answers a retry when its exec, process or terminal is not retained any more.
 type loggedTombstone interface {
@@ -43,19 +28,15 @@ type loggedTombstone interface {
 }
 
 // retainLocked retains what has just ended, and drops what exceeds the bounds. s.mu is held.
-func (s *Session) retainLocked(r endedWork) {
-	k := &weighedWork{endedWork: r}
-	s.retained.all = append(s.retained.all, k)
-	if s.weighLocked(k) {
-		s.retained.growing = append(s.retained.growing, k)
-	}
+func (s *Session) retainLocked(r retained.Work) {
+	s.retained.Add(r)
 	s.trimLocked()
 }
 
 // retainExecLocked is retainLocked for a command, of which only the ended form is kept. s.mu is held.
 func (s *Session) retainExecLocked(e *Exec) {
 	s.retainLocked(s.keepEndedLocked(e))
-	s.retained.outputBytes += e.endOffset
+	s.retained.OutputBytes += e.endOffset
 }
 
 func (s *Session) keepEndedLocked(e *Exec) *endedExec {
@@ -78,34 +59,17 @@ func (s *Session) keepTombstoneLocked(x loggedTombstone) {
 	}
 }
 
-// weighLocked updates the weight of k, and reports whether it may grow further. s.mu is held.
-func (s *Session) weighLocked(k *weighedWork) (again bool) {
-	again = k.mayGrow() // asked before weight: what may not grow has its final weight
-	w := k.weight()
-	s.retained.weight += w - k.weighed
-	s.pool.retainedBytes.Add(s.owner, w-k.weighed)
-	k.weighed = w
-	return again
-}
-
 func (s *Session) trimLocked() {
-	for len(s.retained.all) > maxRecords || s.retained.weight > maxRecordBytes && len(s.retained.all) > 1 {
+	for s.retained.IsOver() {
 		s.discardOldestLocked()
 	}
 }
 
 func (s *Session) discardOldestLocked() {
-	oldest := s.retained.all[0]
-	s.retained.all[0] = nil
-	s.retained.all = s.retained.all[1:]
-	if i := slices.Index(s.retained.growing, oldest); i >= 0 {
-		s.retained.growing = slices.Delete(s.retained.growing, i, i+1)
-	}
-	s.retained.weight -= oldest.weighed
-	s.pool.retainedBytes.Add(s.owner, -oldest.weighed)
+	oldest := s.retained.TakeOldest()
 	s.removeLocked(oldest.ID())
 	s.appendLog(entry.Entry{Forgot: oldest.ID()}) // before its output is dropped
-	oldest.discard()
+	oldest.Discard()
 }
 
 // removeLocked makes the id of ended work unknown. s.mu is held, or nobody else knows the session.
@@ -119,10 +83,10 @@ func (s *Session) removeLocked(id string) {
 func (s *Session) forget(now, then time.Time) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	for len(s.retained.all) > 0 && s.retained.all[0].endTime().Before(then) {
+	for s.retained.Len() > 0 && s.retained.At(0).EndTime().Before(then) {
 		s.discardOldestLocked()
 	}
-	s.retained.growing = slices.DeleteFunc(s.retained.growing, func(k *weighedWork) bool { return !s.weighLocked(k) })
+	s.retained.WeighAgain()
 	s.trimLocked()
 	over := 0
 	for over < len(s.tombstones) && s.pool.requestKeys.IsExpired(s.tombstones[over].key(), now) {
@@ -137,7 +101,7 @@ func (s *Session) forget(now, then time.Time) {
 func (s *Session) discardRetained() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	for len(s.retained.all) > 0 {
+	for s.retained.Len() > 0 {
 		s.discardOldestLocked()
 	}
 	for _, x := range s.tombstones {
@@ -208,9 +172,6 @@ func (p *Pool) trim() {
 	}
 }
 
-// trimShare is the part of a principal's work (1/16) that is dropped at once, so that not every command has to search for work to drop.
-const trimShare = 16
-
 // trimPrincipal drops the oldest ended work of a principal. It returns false if there is none.
 func (p *Pool) trimPrincipal(who string) (some bool) {
 	p.mu.Lock()
@@ -231,19 +192,13 @@ func (p *Pool) trimPrincipal(who string) (some bool) {
 	var ends []time.Time
 	for _, s := range live {
 		s.mu.Lock()
-		for _, k := range s.retained.all[:max(0, len(s.retained.all)-1)] { // the newest stays
-			ends = append(ends, k.endTime())
-		}
+		ends = append(ends, s.retained.EndsBut(1)...) // the newest stays
 		s.mu.Unlock()
 	}
-	if len(ends) == 0 {
-		return false
-	}
-	slices.SortFunc(ends, time.Time.Compare)
-	last := ends[(len(ends)-1)/trimShare]
+	last, any := retained.Oldest(ends)
 	for _, s := range live {
 		s.mu.Lock()
-		for len(s.retained.all) > 1 && !s.retained.all[0].endTime().After(last) {
+		for any && s.retained.Len() > 1 && !s.retained.At(0).EndTime().After(last) {
 			s.discardOldestLocked()
 			some = true
 		}
@@ -255,5 +210,5 @@ func (p *Pool) trimPrincipal(who string) (some bool) {
 func (s *Session) recordsWeight() int64 {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	return s.retained.weight
+	return s.retained.Weight()
 }

@@ -12,7 +12,7 @@ import (
 	"trl/pool/entry"
 	"trl/pool/recording"
 	"trl/pool/requestkey"
-	"trl/protocol"
+	"trl/pool/retained"
 	"trl/runtime/journal"
 	"trl/runtime/own"
 	"trl/runtime/shell"
@@ -30,7 +30,7 @@ type revivable interface {
 	// restoreEnd takes from the log how it ended. Its output is not replayed yet.
 	restoreEnd(*entry.LoggedWork)
 	// reviveEnded continues what may follow the end, and returns the retained form. Its output is replayed.
-	reviveEnded(*shell.Adoption, *entry.LoggedWork) endedWork
+	reviveEnded(*shell.Adoption, *entry.LoggedWork) retained.Work
 	// reviveLive continues running or waiting work. Its output is replayed. It fails with ErrShellGone for a process or terminal that was
 	// killed with its session before the last gateway could write that down.
 	reviveLive(*shell.Adoption, *entry.LoggedWork, *recovered) error
@@ -38,7 +38,7 @@ type revivable interface {
 
 // reviveWork restores all work of the session, and retains what has ended in the order of the ends. running is the running command; nil: none.
 func (s *Session) reviveWork(a *shell.Adoption, m *recovered) (running *Exec, err error) {
-	var ended []endedWork
+	var ended []retained.Work
 	for _, x := range m.Ended {
 		s.reviveEndedExec(a, x)
 		if !x.Forgotten {
@@ -54,7 +54,7 @@ func (s *Session) reviveWork(a *shell.Adoption, m *recovered) (running *Exec, er
 		switch {
 		case kept != nil && x.Forgotten:
 			s.removeLocked(kept.ID())
-			kept.discard()
+			kept.Discard()
 		case kept != nil:
 			ended = append(ended, kept)
 		case e != nil && x.Begun != nil && running == nil:
@@ -70,7 +70,7 @@ func (s *Session) reviveWork(a *shell.Adoption, m *recovered) (running *Exec, er
 			s.tombstones = append(s.tombstones, kept)
 		}
 	}
-	slices.SortStableFunc(ended, func(a, b endedWork) int { return a.endTime().Compare(b.endTime()) })
+	slices.SortStableFunc(ended, func(a, b retained.Work) int { return a.EndTime().Compare(b.EndTime()) })
 	for _, r := range ended {
 		s.retainLocked(r)
 	}
@@ -78,7 +78,7 @@ func (s *Session) reviveWork(a *shell.Adoption, m *recovered) (running *Exec, er
 }
 
 // revive restores one exec, process or terminal. ended is nil if it has not ended.
-func (s *Session) revive(a *shell.Adoption, x *entry.LoggedWork, m *recovered) (made revivable, ended endedWork, err error) {
+func (s *Session) revive(a *shell.Adoption, x *entry.LoggedWork, m *recovered) (made revivable, ended retained.Work, err error) {
 	made, w := s.make(x)
 	if x.HasEnded() {
 		made.restoreEnd(x)
@@ -96,7 +96,7 @@ func (s *Session) revive(a *shell.Adoption, x *entry.LoggedWork, m *recovered) (
 		if x.Kind() == 'x' || !errors.Is(err, shell.ErrShellGone) {
 			return made, nil, err
 		}
-		setKilled(x, w)
+		x.SetKilled(w.ID(), w.journal.Span(), w.journal.Size())
 		made.restoreEnd(x)
 	} else if err != nil { // the output of ended work is lost, and its session is not
 		w.outputLost(err)
@@ -149,16 +149,6 @@ func (s *Session) reviveKey(x *entry.LoggedWork, made revivable, w *work) {
 	s.pool.requestKeys.Restore(s.owner, requestkey.New(w.key, w.params[:]), made, completed)
 }
 
-// setKilled gives x the end that the last gateway did not write down: its session was killed.
-func setKilled(x *entry.LoggedWork, w *work) {
-	end := entry.ChildEnd{ID: w.ID(), Code: protocol.SignalExitCode(syscall.SIGKILL), Signal: syscall.SIGKILL, At: time.Now(), Span: w.journal.Span()}
-	if x.Process != nil {
-		x.Exited = &entry.Exited{ChildEnd: end, TimedOut: x.Expired, End: w.journal.Size()}
-	} else {
-		x.Closed = &entry.Closed{ChildEnd: end}
-	}
-}
-
 // outputLost closes a journal that could not be replayed.
 func (w *work) outputLost(err error) {
 	w.session.log.Error().Err(err).Str("of", w.ID()).Msg("output is lost")
@@ -203,7 +193,7 @@ func (e *Exec) restoreEnd(x *entry.LoggedWork) {
 	e.output.EndAt(d.Exit.StdoutBytes, d.Exit.StderrBytes)
 }
 
-func (e *Exec) reviveEnded(a *shell.Adoption, _ *entry.LoggedWork) endedWork {
+func (e *Exec) reviveEnded(a *shell.Adoption, _ *entry.LoggedWork) retained.Work {
 	e.readOn(a)
 	e.output.Release()
 	return e.session.keepEndedLocked(e)
@@ -245,10 +235,10 @@ const minGraceOfNext = time.Second
 func (s *Session) reviveEndedExec(a *shell.Adoption, logged *entry.LoggedEnd) {
 	x := &endedExec{EndedExec: *logged.EndedExec, session: s}
 	if x.Request != nil {
-		s.pool.requestKeys.Restore(s.owner, x.Request, x, x.endTime())
+		s.pool.requestKeys.Restore(s.owner, x.Request, x, x.EndTime())
 	}
 	if logged.Forgotten {
-		x.discard()
+		x.Discard()
 		return
 	}
 	s.endedExecs[x.ID()] = x
@@ -273,7 +263,7 @@ func (p *Process) restoreEnd(x *entry.LoggedWork) {
 	p.exit, p.timedOut, p.endedAt, p.endOffset = own.Status{Code: d.Code, Signal: d.Signal}, d.TimedOut, d.At, d.End
 }
 
-func (p *Process) reviveEnded(a *shell.Adoption, x *entry.LoggedWork) endedWork {
+func (p *Process) reviveEnded(a *shell.Adoption, x *entry.LoggedWork) retained.Work {
 	p.process = a.EndedProcess(x.Process.Process, p.exit)
 	if !p.journal.Closed() {
 		a.ReadOn(p.journal, &x.Process.Process.Pipes)
@@ -305,7 +295,7 @@ func (t *Terminal) restoreEnd(x *entry.LoggedWork) {
 	t.setSize(d.Cols, d.Rows)
 }
 
-func (t *Terminal) reviveEnded(a *shell.Adoption, x *entry.LoggedWork) endedWork {
+func (t *Terminal) reviveEnded(a *shell.Adoption, x *entry.LoggedWork) retained.Work {
 	t.marks.Live()
 	t.terminal = a.EndedTerminal(x.Terminal.Terminal, t.exit)
 	t.journal.Close()

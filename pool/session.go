@@ -1,9 +1,7 @@
 package pool
 
 import (
-	"cmp"
 	"context"
-	"maps"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -12,9 +10,10 @@ import (
 
 	"trl/pool/entry"
 	"trl/pool/events"
+	"trl/pool/memory"
 	"trl/pool/queue"
-	"trl/pool/recording"
-	"trl/pool/shells"
+	"trl/pool/retained"
+	"trl/pool/spec"
 	"trl/pool/timeouts"
 	"trl/pool/warm"
 	"trl/protocol"
@@ -30,67 +29,25 @@ const stateTerminated = string(statemachine.Terminated)
 // command after the other shall not cause snapshots between them, even if many clients compete for the processors.
 const snapshotDelay = 50 * time.Millisecond
 
-// sessionSpec is what a session was created with. It never changes.
-type sessionSpec struct {
-	shell, dir   string
-	env          protocol.Env
-	restore      bool // on_shell_exit
-	endsWithConn bool // on_disconnect: destroy
-	limits       protocol.Limits
-	record       recording.Set   // what its creator asked for; the server's policy may demand more
-	settings     sessionSettings // at first; Session.settings has those in force
-}
-
-// sessionSettings is what session.update changes. It is never changed, only replaced as a whole.
-type sessionSettings struct {
-	labels  map[string]string
-	timeout time.Duration // of commands without a timeout; 0: none
-	idle    time.Duration // after which an idle session ends; 0: never
-}
-
-// specFor checks a request of who's against the settings, and fills in the defaults.
-func (p *Pool) specFor(who string, q *protocol.SessionCreate) (sessionSpec, error) {
-	r := p.config.Load()
-	t := sessionSpec{
-		dir: q.WorkingDir, env: maps.Clone(q.Env),
-		settings: sessionSettings{maps.Clone(q.Labels), timeouts.Command(timeouts.Or(q.Timeout, r.DefaultTimeout), r.MaxTimeout), timeouts.Idle(timeouts.Or(q.IdleTimeout, r.IdleTimeout), r.MaxIdle)},
-		restore:  q.OnShellExit != "terminate", endsWithConn: q.OnDisconnect == "destroy", record: recording.ParseSet(q.Record),
-	}
-	if err := p.recordings.CheckPossible(t.record != 0); err != nil {
-		return t, err
-	}
-	var err error
-	if t.limits, err = shells.Limits(q.Limits, r.Limits, p.base.Keeper.Unenforceable()); err != nil {
-		return t, err
-	}
-	if t.shell, err = r.shells.Resolve(who, q.Shell); err != nil {
-		return t, err
-	}
-	t.dir = cmp.Or(t.dir, r.DefaultDir)
-	if err := shells.CheckDir(who, t.dir); err != nil {
-		return t, err
-	}
-	return t, nil
-}
-
 // Session is one persistent shell and its work. Session.run is the life of its runner, Session.finish is its end.
 type Session struct {
 	identity
 	toRunner
 	opening
 	logged
-	memoryUse
 
-	resetGate    sync.RWMutex                    // held by reset, and read-held while a process is started; taken before mu; it guards no data
-	processTasks sync.WaitGroup                  // the goroutines of processes; Add only while mu is held and ending is nil
-	lastActive   atomic.Int64                    // when something last happened: a time.Duration since idleBase
-	ended        chan struct{}                   // closed when TERMINATED
-	boundConns   atomic.Int64                    // open connections; the session ends with the last of them
-	settings     atomic.Pointer[sessionSettings] // written under mu
-	connLost     atomic.Bool                     // such a connection ended with an earlier gateway, and its client has not come back
+	resetGate    sync.RWMutex                  // held by reset, and read-held while a process is started; taken before mu; it guards no data
+	processTasks sync.WaitGroup                // the goroutines of processes; Add only while mu is held and ending is nil
+	lastActive   atomic.Int64                  // when something last happened: a time.Duration since idleBase
+	ended        chan struct{}                 // closed when TERMINATED
+	boundConns   atomic.Int64                  // open connections; the session ends with the last of them
+	settings     atomic.Pointer[spec.Settings] // written under mu
+	away         atomic.Pointer[Move]          // the session is on another node, or not yet on this one; nil: it is here
+	connLost     atomic.Bool                   // such a connection ended with an earlier gateway, and its client has not come back
 
 	mu        sync.Mutex
-	lifecycle // guarded by mu
+	memory    memory.Use // guarded by mu
+	lifecycle            // guarded by mu
 	workTables
 
 	name     string           // written under pool.mu and mu, read under either
@@ -103,10 +60,12 @@ type Session struct {
 type identity struct {
 	id, tag, owner string
 	created        time.Time
-	spec           sessionSpec
+	spec           spec.Spec
 	pool           *Pool
 	log            zerolog.Logger
 	key            entry.Key // request_key of the session.create
+	earlier        []string  // marks of its work from other nodes, see ids.MarkOf
+	arrived        *Move     // from another node; nil: it was made here
 }
 
 // toRunner has the channels to and from the runner.
@@ -134,13 +93,6 @@ type logged struct {
 	logFailure sync.Once // logs that the session log fails
 }
 
-// memoryUse is the last measurement of the session's memory, see memoryLocked. Guarded by mu.
-type memoryUse struct {
-	memory        int64
-	memoryAt      time.Time
-	memoryPending bool // another measurement is under way
-}
-
 // lifecycle is where a session is between its creation and its end. Guarded by mu.
 type lifecycle struct {
 	state     *statemachine.Machine
@@ -164,11 +116,11 @@ type workTables struct {
 	terminals     map[string]*Terminal
 	liveProcesses int               // processes that run or are being started
 	openTerminals int               // the same for terminals
-	retained      retainedWork      // ended work
+	retained      retained.Set      // ended work
 	tombstones    []loggedTombstone // of dropped work whose request_key is still remembered
 }
 
-func newSession(p *Pool, id, owner, name string, t sessionSpec) *Session {
+func newSession(p *Pool, id, owner, name string, t spec.Spec) *Session {
 	ctx, cancel := context.WithCancelCause(context.Background())
 	s := &Session{
 		identity: identity{id: id, owner: owner, created: time.Now(), spec: t, pool: p, log: p.log.With().Str("session", id).Logger()},
@@ -178,10 +130,11 @@ func newSession(p *Pool, id, owner, name string, t sessionSpec) *Session {
 		opening:    opening{opened: make(chan struct{})},
 		lifecycle:  lifecycle{state: statemachine.New(statemachine.Creating)},
 		workTables: workTables{execs: map[string]*Exec{}, endedExecs: map[string]*endedExec{}, processes: map[string]*Process{}, terminals: map[string]*Terminal{}},
-		name:       name, dir: t.dir, ended: make(chan struct{}),
+		name:       name, dir: t.Dir, ended: make(chan struct{}),
 	}
 	s.watchers = events.New(&s.mu)
-	s.settings.Store(&s.spec.settings)
+	s.settings.Store(&s.spec.Settings)
+	s.retained = retained.New(func(more int64) { p.retainedBytes.Add(owner, more) })
 	s.lastActive.Store(int64(s.created.Sub(idleBase)))
 	return s
 }
@@ -361,7 +314,7 @@ func (s *Session) fireLocked(ev statemachine.Event, reason protocol.Reason) {
 func (s *Session) IsOpen() bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	return s.ending == nil
+	return s.ending == nil || s.ending.move != nil // a session that moves keeps its name
 }
 
 // ID returns the session's id.
@@ -376,11 +329,11 @@ func (s *Session) Ended() <-chan struct{} { return s.ended }
 // BindConn counts a connection that created the session, or found it by its request_key. It reports whether UnbindConn shall be called when that
 // connection ends.
 func (s *Session) BindConn() bool {
-	if s.spec.endsWithConn {
+	if s.spec.EndsWithConn {
 		s.boundConns.Add(1)
 		s.connLost.Store(false)
 	}
-	return s.spec.endsWithConn
+	return s.spec.EndsWithConn
 }
 
 // UnbindConn ends the session if it was the last such connection. It returns at once.
@@ -397,21 +350,9 @@ func (s *Session) Update(q *protocol.SessionUpdate) error {
 	if s.ending != nil {
 		return s.errEndedLocked()
 	}
-	now, r := *s.settings.Load(), s.pool.config.Load()
-	if q.Labels != nil {
-		now.labels = nil
-		if len(*q.Labels) > 0 {
-			now.labels = maps.Clone(*q.Labels)
-		}
-	}
-	if q.Timeout != nil {
-		now.timeout = timeouts.Command(q.Timeout.Duration(), r.MaxTimeout)
-	}
-	if q.IdleTimeout != nil {
-		now.idle = timeouts.Idle(q.IdleTimeout.Duration(), r.MaxIdle)
-	}
-	s.settings.Store(&now)
-	s.appendLog(entry.Entry{Settings: &entry.Settings{Labels: now.labels, Timeout: entry.Duration(now.timeout), Idle: entry.Duration(now.idle)}})
+	now, e := s.settings.Load().Updated(q, s.pool.config.Load())
+	s.settings.Store(now)
+	s.appendLog(e)
 	s.touchLocked(time.Now())
 	return nil
 }

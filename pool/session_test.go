@@ -409,8 +409,8 @@ func TestIdleSessionsEnd(t *testing.T) {
 	r := newRig(t, Config{IdleTimeout: time.Minute, MaxIdle: time.Hour})
 	s := r.create(protocol.SessionCreate{})
 	never := r.create(protocol.SessionCreate{IdleTimeout: of(protocol.Seconds(0))}) // is above the maximum
-	if never.settings.Load().idle != time.Hour {
-		t.Errorf("idle %v", never.settings.Load().idle)
+	if never.settings.Load().Idle != time.Hour {
+		t.Errorf("idle %v", never.settings.Load().Idle)
 	}
 	running := r.create(protocol.SessionCreate{})
 	e := start(t, running, protocol.Exec{Command: "read x", InteractiveStdin: true})

@@ -1,15 +1,10 @@
 package pool
 
 import (
-	"bytes"
-	"cmp"
-	"sync"
-
 	"trl/pool/clock"
 	"trl/pool/entry"
 	"trl/pool/requestkey"
 	"trl/runtime/saved"
-	"trl/runtime/sessionlog"
 	"trl/runtime/shell"
 )
 
@@ -23,20 +18,12 @@ func (s *Session) appendLog(e entry.Entry) {
 	if s.sessionLog == nil {
 		return
 	}
-	text := entryBuffers.Get().(*bytes.Buffer)
-	defer entryBuffers.Put(text)
-	text.Reset()
-	err := e.Encode(text)
-	if err == nil {
-		_, err = s.sessionLog.Append(text.Bytes())
-	}
+	err := e.Append(s.sessionLog)
 	if err != nil { // without this entry, later ones could make a command run again
 		s.sessionLog.Invalidate()
 		s.logFailure.Do(func() { s.log.Error().Err(err).Msg("session is no longer written down") })
 	}
 }
-
-var entryBuffers = sync.Pool{New: func() any { return new(bytes.Buffer) }}
 
 // entryWriter is the shell.EntryWriter of a session's shell.
 type entryWriter struct{ s *Session }
@@ -74,12 +61,12 @@ func (w entryWriter) Compact() {
 }
 
 func (s *Session) entry() *entry.Session {
-	t, settings := &s.spec, s.settings.Load()
-	return &entry.Session{
-		Tag: s.tag, Owner: s.owner, Name: s.name, Created: s.created, Uptime: clock.UptimeAt(s.created), Shell: t.shell, Dir: t.dir, Env: t.env, Labels: settings.labels,
-		Timeout: entry.Duration(settings.timeout), Idle: entry.Duration(settings.idle), Restore: t.restore, Limits: t.limits, EndsWithConn: t.endsWithConn, Record: t.record.String(), Commands: s.commands, Key: s.key,
-		Last: s.last, Cwd: s.dir,
+	q := &entry.Session{
+		Tag: s.tag, Owner: s.owner, Name: s.name, Created: s.created, Uptime: clock.UptimeAt(s.created), Commands: s.commands, Key: s.key,
+		Earlier: s.earlier, Last: s.last, Cwd: s.dir,
 	}
+	s.spec.Put(q, s.settings.Load())
+	return q
 }
 
 func (e *Exec) entry() *entry.Exec {
@@ -145,9 +132,8 @@ func (t *Terminal) entry() *entry.Terminal {
 }
 
 func (t *Terminal) exitEntry() entry.Entry {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	return entry.Entry{Closed: &entry.Closed{ChildEnd: t.endEntry(), Cols: t.cols, Rows: t.rows}}
+	cols, rows := t.viewers.Size()
+	return entry.Entry{Closed: &entry.Closed{ChildEnd: t.endEntry(), Cols: cols, Rows: rows}}
 }
 
 // requestCompactLocked asks the runner to compact the session log if it has grown, also while a command runs. Only the runner may do that, because it
@@ -167,28 +153,17 @@ func (s *Session) compactLocked() {
 	if s.sessionLog == nil || s.ending != nil || s.resetting > 0 || s.running != nil && s.running.begun == nil || !s.sessionLog.ShouldCompact() {
 		return
 	}
-	items := make([]sessionlog.Item, 0, len(s.tombstones)+len(s.retained.all)+16)
-	var err error
-	add := func(e entry.Entry) {
-		var text bytes.Buffer
-		err = cmp.Or(err, e.Encode(&text))
-		items = append(items, sessionlog.Item{Text: text.Bytes()})
-	}
-	short := func(x loggedTombstone) { // there may be thousands: they are copied as they are in the log
-		i := sessionlog.Item{Existing: x.loggedAt()}
-		if *i.Existing == (sessionlog.Position{}) {
-			i.Text = x.encode()
-		}
-		items = append(items, i)
-	}
+	var items entry.Items
+	add := items.Add
+	short := func(x loggedTombstone) { items.AddLogged(x.loggedAt(), x.encode) }
 	for _, x := range s.tombstones {
 		short(x)
 	}
-	for _, k := range s.retained.all {
-		switch r := k.endedWork.(type) {
+	for i := range s.retained.Len() {
+		switch r := s.retained.At(i).(type) {
 		case *endedExec:
-			if r.mayGrow() { // the end of its output is not known yet
-				items = append(items, sessionlog.Item{Text: r.encode()})
+			if r.MayGrow() { // the end of its output is not known yet
+				items.AddText(r.encode())
 				continue
 			}
 			short(r)
@@ -214,6 +189,9 @@ func (s *Session) compactLocked() {
 	if s.revived != nil {
 		add(entry.Entry{Revived: s.revived})
 	}
+	if m := s.arrived; m != nil {
+		add(m.Arrived(true))
+	}
 	for _, t := range s.terminals {
 		if t.endedAt.IsZero() {
 			add(entry.Entry{Terminal: t.entry()})
@@ -230,10 +208,7 @@ func (s *Session) compactLocked() {
 	for _, sh := range s.shares {
 		add(entry.Entry{Share: sh.Entry()})
 	}
-	if err == nil {
-		err = s.sessionLog.Compact(items...)
-	}
-	if err != nil {
+	if err := items.Compact(s.sessionLog); err != nil {
 		s.log.Error().Err(err).Msg("ledger")
 	}
 }

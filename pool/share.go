@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"trl/pool/entry"
+	"trl/pool/faults"
 	"trl/pool/ids"
 	"trl/pool/share"
 	"trl/protocol"
@@ -21,10 +22,6 @@ type Share struct {
 	session *Session
 }
 
-func errShareOver() error { return protocol.Errorf(protocol.Forbidden, "this share link has ended") }
-
-func errNoShare() error { return protocol.Errorf(protocol.ShareNotFound, "no such share link") }
-
 // Share makes a link, and its token. credentialID is the id of the credential that makes it, until is when that expires; zero: never.
 func (s *Session) Share(q *protocol.ShareCreate, credentialID string, until time.Time) (sh *Share, token string, err error) {
 	l, token := share.New(ids.New("", 'l', s.pool.epoch, s.tag, ids.MemberLen), q, credentialID, until)
@@ -36,7 +33,7 @@ func (s *Session) Share(q *protocol.ShareCreate, credentialID string, until time
 	case s.ending != nil:
 		return nil, "", s.errEndedLocked()
 	case q.TermID != "" && s.terminals[q.TermID] == nil:
-		return nil, "", errNoTerminal()
+		return nil, "", faults.NoTerminal()
 	case len(s.shares) >= maxShares:
 		return nil, "", protocol.Errorf(protocol.LimitExceeded, "session has %d share links", maxShares).With("limit", maxShares)
 	}
@@ -79,7 +76,7 @@ func (p *Pool) FindShare(token string) (*Share, bool) {
 func (p *Pool) Revoke(who, id string) error {
 	s := p.sessionOfID(who, 'l', id)
 	if s == nil || !s.endShares(func(sh *Share) bool { return sh.ID() == id }) {
-		return p.notFoundError('l', id, errNoShare())
+		return p.notFoundError('l', id, faults.NoShare())
 	}
 	return nil
 }

@@ -8,6 +8,7 @@ import (
 	"trl/pool/entry"
 	"trl/pool/ids"
 	"trl/pool/shells"
+	"trl/pool/spec"
 	"trl/pool/timeouts"
 	"trl/pool/warm"
 	"trl/protocol"
@@ -56,19 +57,8 @@ func (s *Session) getShell(ws *warm.Shell) (*shell.Shell, error) {
 	if ws == nil {
 		return s.newShell()
 	}
-	ws.SetRestore(s.spec.restore)
-	err := ws.Limit(s.spec.limits)
-	if err == nil {
-		err = ws.Setup(s.spec.dir, shells.WithoutID(s.spec.env))
-	}
-	if err == nil {
-		return ws.Shell, nil
-	}
-	if err := ws.End(); err != nil { // the session's id cannot be used again while something of the shell lives
-		return nil, err
-	}
-	if shells.IsDirFault(err) {
-		return nil, err
+	if alive, err := ws.SetUp(&s.spec); alive || err != nil {
+		return ws.Shell, err
 	}
 	return s.newShell() // the warm shell had died
 }
@@ -83,14 +73,8 @@ func (s *Session) newShell() (*shell.Shell, error) {
 	}
 }
 
-func (p *Pool) openShell(ctx context.Context, id string, t sessionSpec) (*shell.Shell, error) {
-	return p.base.OpenShell(ctx, shell.ShellConfig{
-		ID: id, Path: t.shell, Dir: t.dir, Env: p.environ(id, t), Restore: t.restore, Limits: t.limits,
-	})
-}
-
-func (p *Pool) environ(id string, t sessionSpec) []string {
-	return shells.Environ(p.config.Load().BaseEnv, id, t.shell, t.env)
+func (p *Pool) openShell(ctx context.Context, id string, t spec.Spec) (*shell.Shell, error) {
+	return p.base.OpenShell(ctx, t.ShellConfig(p.config.Load().BaseEnv, id))
 }
 
 // newWarmShells makes the set of warm shells, which are in the default directory.
@@ -98,12 +82,12 @@ func (p *Pool) newWarmShells() *warm.Shells {
 	return warm.New(warm.Config{
 		Want: func() (int, string, error) {
 			r := p.config.Load()
-			path, err := r.shells.Default()
+			path, err := r.Allowed.Default()
 			return r.WarmShells, path, err
 		},
 		NewID: p.newSessionID,
 		Open: func(ctx context.Context, id, path string) (*shell.Shell, error) {
-			return p.openShell(ctx, id, sessionSpec{shell: path, dir: p.config.Load().DefaultDir, restore: true})
+			return p.openShell(ctx, id, spec.Spec{Shell: path, Dir: p.config.Load().DefaultDir, Restore: true})
 		},
 		Log: p.log,
 	})
@@ -137,7 +121,7 @@ func (s *Session) reviveShell() (again <-chan time.Time) {
 	if s.ctx.Err() != nil {
 		return nil // the session ends, and its shell with it
 	}
-	if !s.spec.restore {
+	if !s.spec.Restore {
 		s.end(protocol.ReasonShellExited, timeouts.DefaultGrace)
 		return nil
 	}
@@ -216,13 +200,13 @@ func (s *Session) reset() error {
 	s.appendLog(entry.Entry{Reset: true})
 	s.mu.Unlock()
 	s.resetGate.Lock()
-	err := s.shell.Reset(s.ctx, s.spec.dir, s.pool.environ(s.id, s.spec))
+	err := s.shell.Reset(s.ctx, s.spec.Dir, s.spec.Environ(s.pool.config.Load().BaseEnv, s.id))
 	s.resetGate.Unlock()
 	scarce := err != nil && own.Scarce(err) // the session stays, and gets its shell when nothing is short any more
 	if err != nil && s.ctx.Err() == nil && !scarce {
 		s.log.Error().Err(err).Msg("shell not reset")
 		s.end(protocol.ReasonShellFailed, 0)
-		return shells.Fault(err, s.spec.dir)
+		return shells.Fault(err, s.spec.Dir)
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -235,7 +219,7 @@ func (s *Session) reset() error {
 		s.turn <- next
 	}
 	if scarce {
-		return shells.Fault(err, s.spec.dir)
+		return shells.Fault(err, s.spec.Dir)
 	}
 	return nil
 }

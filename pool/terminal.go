@@ -7,6 +7,7 @@ import (
 	"sync"
 	"time"
 
+	"trl/pool/command"
 	"trl/pool/ends"
 	"trl/pool/entry"
 	"trl/pool/recording"
@@ -14,6 +15,7 @@ import (
 	"trl/pool/screenstate"
 	"trl/pool/shells"
 	"trl/pool/timeouts"
+	"trl/pool/viewers"
 	"trl/protocol"
 	"trl/runtime/journal"
 	"trl/runtime/screen"
@@ -35,17 +37,17 @@ type Terminal struct {
 	marksReady chan struct{}   // one token: there are new marks, or the screen is behind
 	terminal   *shell.Terminal // set once, when it starts
 
-	screen *screenstate.State // what it shows; set once
-
-	mu          sync.Mutex
-	cols, rows  int       // guarded by mu
-	viewers     []*Viewer // guarded by mu; in the order of their coming
-	controller  *Viewer   // guarded by mu; the viewer that types; nil: none
-	viewersEver int       // guarded by mu; how many viewers there ever were, for their ids
-	lastClaim   int64     // guarded by mu; the latest claim
+	screen  *screenstate.State // what it shows; set once
+	viewers *viewers.Table     // its clients, and its size; set once
 }
 
-func errNoTerminal() error { return protocol.Errorf(protocol.TermNotFound, "no such terminal") }
+// The clients of terminals, as web knows them.
+type (
+	Viewer        = viewers.Viewer
+	AttachRequest = viewers.Request
+	Label         = viewers.Label
+	DirectedEvent = viewers.DirectedEvent
+)
 
 // OpenTerminal opens a terminal in the session's current state.
 func (s *Session) OpenTerminal(ctx context.Context, q *protocol.TermOpen) (*Terminal, error) {
@@ -105,6 +107,7 @@ func (s *Session) beginTerminal(ctx context.Context, q *protocol.TermOpen, r req
 // newTerminal makes a terminal of w, which has no process yet.
 func newTerminal(w work, nonce string) *Terminal {
 	t := &Terminal{child: child{work: w, live: &w.session.openTerminals}, nonce: nonce, marks: screen.NewMarks(nonce), marksReady: make(chan struct{}, 1)}
+	t.viewers = viewers.New(viewed{&w.session.mu, t})
 	t.screen = screenstate.New(w.session.pool.emulators, w.session.owner, t.journal, t.marks, t.done)
 	t.journal.Tap(func(_ journal.Stream, p []byte) {
 		news, behind := t.marks.Write(p), t.screen.Printed(int64(len(p)))
@@ -121,7 +124,7 @@ func newTerminal(w work, nonce string) *Terminal {
 
 // setSize sets the size at the start, before other code knows the terminal.
 func (t *Terminal) setSize(cols, rows int) {
-	t.cols, t.rows = cols, rows
+	t.viewers.SetSize(cols, rows)
 	t.screen.Resized(0, max(1, cols), max(1, rows))
 }
 
@@ -197,15 +200,15 @@ func (t *Terminal) Info() protocol.TermInfo {
 }
 
 func (t *Terminal) info(state string) protocol.TermInfo {
-	t.mu.Lock()
-	defer t.mu.Unlock()
+	cols, rows := t.viewers.Size()
+	attached := t.viewers.All()
 	i := protocol.TermInfo{
-		TermID: t.ID(), SessionID: t.session.id, StreamID: t.stream, Pid: t.pid, State: state, Cols: t.cols, Rows: t.rows, Command: protocol.TruncateText(t.text),
-		Viewers: len(t.viewers), Attached: t.attachedLocked(), StartedAt: t.startedAt, OutputBytes: t.journal.Size(),
+		TermID: t.ID(), SessionID: t.session.id, StreamID: t.stream, Pid: t.pid, State: state, Cols: cols, Rows: rows, Command: protocol.TruncateText(t.text),
+		Viewers: len(attached), Attached: attached, StartedAt: t.startedAt, OutputBytes: t.journal.Size(),
 		RecordingID: t.recorder.ID(), StateLost: t.lost,
 	}
 	if i.Command == "" {
-		i.Command = t.session.spec.shell
+		i.Command = t.session.spec.Shell
 	}
 	return i
 }
@@ -221,23 +224,17 @@ func (t *Terminal) exitInfo() protocol.TermInfo {
 
 // Screen returns text that makes another terminal look like this one, and the offset of the output that it is the result of.
 func (t *Terminal) Screen(ctx context.Context) (text []byte, at int64, err error) {
-	err = t.screen.With(ctx, func(sc *screen.Screen, upTo, _ int64) { text, at = sc.Bytes(), upTo })
-	return text, at, err
+	return t.screen.Text(ctx)
 }
 
 // Snapshot is what term.snapshot answers.
 func (t *Terminal) Snapshot(ctx context.Context) (shot protocol.TermSnapshot, err error) {
-	state := "running"
-	if t.hasEnded() {
-		state = "exited"
-	}
-	err = t.screen.With(ctx, func(sc *screen.Screen, at, skipped int64) {
-		shot = protocol.TermSnapshot{
-			TermID: t.ID(), Lines: sc.Lines(), Alternate: sc.Alternate(), Title: sc.Title(), Offset: at, SkippedBytes: skipped, State: state,
+	if shot, err = t.screen.Snapshot(ctx); err == nil {
+		shot.TermID, shot.State = t.ID(), "running"
+		if t.hasEnded() {
+			shot.State = "exited"
 		}
-		shot.Cols, shot.Rows = sc.Size()
-		shot.Cursor.Col, shot.Cursor.Row, shot.Cursor.Visible = sc.Cursor()
-	})
+	}
 	return shot, err
 }
 
@@ -257,13 +254,66 @@ func (t *Terminal) Close(ctx context.Context, grace *protocol.Seconds) error {
 	return t.awaitEnd(ctx)
 }
 
-// discard implements endedWork. s.mu is held.
-func (t *Terminal) discard() {
+// Discard implements retained.Work. s.mu is held.
+func (t *Terminal) Discard() {
 	t.journal.Drop()
 	if t.key == (requestkey.Ref{}) {
 		return
 	}
 	x := t.tombstone('t')
-	x.SetSize(t.cols, t.rows)
+	x.SetSize(t.viewers.Size())
 	t.session.keepTombstoneLocked(x)
+}
+
+// viewed is the terminal as its viewers know it.
+type viewed struct {
+	sync.Locker
+	t *Terminal
+}
+
+func (v viewed) Info() (term, session, stream string) {
+	return v.t.ID(), v.t.session.id, v.t.stream
+}
+
+func (v viewed) HasEnded() bool { return v.t.hasEnded() }
+
+func (v viewed) IsOver() bool { return !v.t.endedAt.IsZero() }
+
+func (v viewed) Resize(cols, rows int) error {
+	err := v.t.terminal.Resize(cols, rows)
+	if err == nil {
+		v.t.screen.Resized(v.t.journal.Size(), cols, rows)
+	}
+	return err
+}
+
+func (v viewed) Note(event any) { v.t.journal.Note(event) }
+
+func (v viewed) Publish(data *protocol.TermViewers) {
+	v.t.session.watchers.Publish("term.viewers", func() any { return data })
+}
+
+func (v viewed) Left() { _ = v.t.session.Touch() } // from now on the session may be idle
+
+// AddViewer adds a client, until Leave.
+func (t *Terminal) AddViewer(a AttachRequest) *Viewer { return t.viewers.Add(a) }
+
+// IsControlled reports whether a viewer has control.
+func (t *Terminal) IsControlled() bool { return t.viewers.IsControlled() }
+
+// Resize sets the size. v is nil for a client that is not attached.
+func (t *Terminal) Resize(v *Viewer, cols, rows int) error { return t.viewers.Resize(v, cols, rows) }
+
+// Input types. v is nil for a client that is not attached; it may type because it owns the terminal.
+func (t *Terminal) Input(v *Viewer, p []byte) error {
+	if v != nil {
+		if err := v.CheckControl(); err != nil {
+			return err
+		}
+	}
+	if t.hasEnded() {
+		return protocol.Errorf(protocol.StdinClosed, "terminal has ended")
+	}
+	t.session.lastActive.Store(int64(time.Since(idleBase)))
+	return command.TypingFault(t.terminal.Input(p))
 }

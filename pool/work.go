@@ -10,9 +10,11 @@ import (
 
 	"trl/pool/ends"
 	"trl/pool/entry"
+	"trl/pool/faults"
 	"trl/pool/ids"
 	"trl/pool/recording"
 	"trl/pool/requestkey"
+	"trl/pool/retained"
 	"trl/pool/shells"
 	"trl/protocol"
 	"trl/runtime/journal"
@@ -117,14 +119,14 @@ func isClosed(c <-chan struct{}) bool {
 	}
 }
 
-func (w *work) endTime() time.Time { return w.endedAt }
+func (w *work) EndTime() time.Time { return w.endedAt }
 
-func (w *work) mayGrow() bool { return !w.journal.Closed() }
+func (w *work) MayGrow() bool { return !w.journal.Closed() }
 
 // workWeight is how many bytes an ended process or terminal takes in addition to its text and its output.
 const workWeight = 4 << 10
 
-func (w *work) weight() int64 { return workWeight + int64(len(w.text)) + w.journal.Memory() }
+func (w *work) Weight() int64 { return workWeight + int64(len(w.text)) + w.journal.Memory() }
 
 // record begins or continues the recording, if there is to be one. s.mu is held, or nobody else knows the session.
 func (w *work) record(source func() recording.Source) {
@@ -152,7 +154,7 @@ type runningChild interface {
 
 // An endedChild is a *Process or a *Terminal.
 type endedChild interface {
-	endedWork
+	retained.Work
 	base() *child
 	exitEvent() (name string, info func() any)
 	exitEntry() entry.Entry
@@ -168,7 +170,7 @@ func (s *Session) reserveSlot(c *child, by *Share) error {
 	case s.ending != nil:
 		return s.errEndedLocked()
 	case by != nil && by.IsOver():
-		return errShareOver()
+		return faults.ShareOver()
 	case s.liveProcesses+s.openTerminals >= maxProcesses:
 		return protocol.Errorf(protocol.LimitExceeded, "session has %d processes and terminals", maxProcesses).With("limit", maxProcesses)
 	}
@@ -258,15 +260,6 @@ func (s *Session) endChildren(ctx context.Context, grace time.Duration) {
 		end("terminal", func() error { return t.Close(ctx, new(protocol.Seconds(grace.Seconds()))) })
 	}
 	all.Wait()
-}
-
-// An endedWork is an exec, a process or a terminal that has ended and is retained.
-type endedWork interface {
-	ID() string
-	endTime() time.Time
-	weight() int64 // bytes that it takes now
-	mayGrow() bool // jobs that it left behind may add output
-	discard()      // called when it is no longer retained: its request_key, if remembered longer, shall keep no output
 }
 
 // web reads streams under these names.

@@ -67,6 +67,8 @@ var methods = []Method{
 		SessionNotFound, SessionLost),
 	method[SessionRef, Located]("session.locate", "Tells which node of a cluster has the session, and at which address clients reach that node without another one in between. On a single node it is that node.",
 		SessionNotFound, SessionLost),
+	method[SessionMove, SessionMoved]("session.move", "Moves an idle session to another node of the cluster. Its id, its name and its ended commands stay as they are; clients need not know. Commands that are sent meanwhile run there. If it is on that node already, nothing is done.",
+		SessionNotFound, SessionLost, SessionTerminated, SessionBusy, MaxSessionsReached, ShuttingDown, NotSupported, ShellNotFound, ShellNotAllowed, ShellFailed, LimitExceeded),
 
 	method[ExecRun, ExecResult]("exec.run", "Runs a command in the session's shell and answers with its output and exit code. A command that fails is a result, not an error.",
 		SessionNotFound, SessionLost, SessionTerminated, SessionBusy, WorkingDirNotFound, ShellFailed, LimitExceeded, MaxSessionsReached),

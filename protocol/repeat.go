@@ -23,7 +23,7 @@ var repeats = map[string]Repeat{
 	"exec.cancel": RepeatEnd, "process.kill": RepeatEnd,
 
 	"session.info": RepeatAlways, "session.list": RepeatAlways, "session.watch": RepeatAlways, "session.unwatch": RepeatAlways,
-	"session.touch": RepeatAlways, "session.destroy": RepeatAlways, "session.locate": RepeatAlways,
+	"session.touch": RepeatAlways, "session.destroy": RepeatAlways, "session.locate": RepeatAlways, "session.move": RepeatAlways,
 	"exec.list": RepeatAlways, "exec.wait": RepeatAlways, "exec.attach": RepeatAlways, "exec.detach": RepeatAlways,
 	"process.list": RepeatAlways, "process.info": RepeatAlways, "process.logs": RepeatAlways, "process.wait": RepeatAlways, "process.detach": RepeatAlways,
 	"term.list": RepeatAlways, "term.attach": RepeatAlways, "term.detach": RepeatAlways, "term.snapshot": RepeatAlways, "term.resize": RepeatAlways,

@@ -100,6 +100,19 @@ type Located struct {
 	URL       string `json:"url,omitzero"`
 }
 
+// SessionMove is the params of session.move.
+type SessionMove struct {
+	SessionRef
+	Node string `json:"node"`
+}
+
+// SessionMoved is the answer of session.move.
+type SessionMoved struct {
+	SessionID string   `json:"session_id"`
+	Node      string   `json:"node"`
+	StateLost []string `json:"state_lost,omitzero"`
+}
+
 // SessionDestroy is the params of session.destroy.
 type SessionDestroy struct {
 	SessionRef

@@ -299,7 +299,7 @@ func (s *Server) AdmitLink(h *link.Hello) error {
 
 // ServeLink serves another node or the client of another node over its link, until the link is over.
 func (s *Server) ServeLink(h *link.Hello, l *link.Conn) {
-	if h.Carries == link.ForMessages {
+	if h.Carries == link.ForMessages || h.Carries == link.ForMove {
 		s.clients.ServeLink(h, l)
 		return
 	}

@@ -27,6 +27,7 @@ import (
 	"trl/web/auth"
 	"trl/web/listen"
 	"trl/web/rpc"
+	"trl/web/rpc/bounds"
 	"trl/web/transport"
 )
 
@@ -260,7 +261,7 @@ func (s *Server) Listen() (err error) {
 }
 
 func (s *Server) boundStrangers(l net.Listener) net.Listener {
-	return listen.LimitStrangers(l, func() time.Duration { return s.live.Load().clients.SlowClient }, s.m.ClientsRefused.WithLabelValues(rpc.GroupStrangers))
+	return listen.LimitStrangers(l, func() time.Duration { return s.live.Load().clients.SlowClient }, s.m.ClientsRefused.WithLabelValues(bounds.GroupStrangers))
 }
 
 func (s *Server) listenHTTP(l net.Listener, h http.Handler, guarded bool, answer time.Duration) error {
@@ -339,6 +340,7 @@ func (s *Server) URL() string {
 
 // Serve serves clients until Shutdown, and then returns nil. If a listener fails, it returns that error.
 func (s *Server) Serve() error {
+	s.clients.Moves.Resume()
 	failed := make(chan error, len(s.listeners))
 	for _, l := range s.listeners {
 		go func() { failed <- l.serve(l) }() // accepts; ends when the listener is closed; Serve waits for it

@@ -36,6 +36,7 @@ type recordKey struct {
 // record is a key that this node owns.
 type record struct {
 	session string
+	moves   bool      // another node had it, and is overwritten
 	term    int       // health.term when it was written
 	written time.Time // the last write
 	ends    time.Time // when it need not be written any more; zero: never
@@ -115,11 +116,63 @@ func (d *Directory) ClaimKey(ctx context.Context, principal, key, session string
 	return d.claim(ctx, d.requestKey(principal, key), session)
 }
 
-// ClaimMoved says that a session whose id names another node is on this one now. The node that had it last is overwritten, and calls ReleaseMoved
-// and ReleaseName then, so that it does not write the keys again. This node claims the session's name, too.
-func (d *Directory) ClaimMoved(ctx context.Context, session string) error {
-	_, err := d.claim(ctx, recordKey{d.moved, session}, session)
-	return err
+// Moved is a session that has moved to this node.
+type Moved struct {
+	Principal, Session string
+	Name, Key          string   // its name, and the request key that made it; may be empty
+	Marks              []string // by which FindMoved finds it
+}
+
+// records returns what the session has in the directory.
+func (d *Directory) recordsOf(m Moved) (keys []recordKey) {
+	for _, mark := range m.Marks {
+		keys = append(keys, recordKey{d.moved, mark})
+	}
+	if m.Name != "" {
+		keys = append(keys, d.nameKey(m.Principal, m.Name))
+	}
+	if m.Key != "" {
+		keys = append(keys, d.requestKey(m.Principal, m.Key))
+	}
+	return keys
+}
+
+// TakeOver says that a session is on this node now. The node that had it last is overwritten, and calls GiveUp then. At no moment anybody else can claim
+// the session's name. If TakeOver returns ErrUnavailable, everything is written as soon as NATS answers.
+func (d *Directory) TakeOver(ctx context.Context, m Moved) error {
+	d.mu.Lock()
+	d.takeOver(m)
+	d.mu.Unlock()
+	ctx, end, err := d.bounded(ctx)
+	if err != nil {
+		return err
+	}
+	defer end()
+	return d.restore(ctx)
+}
+
+// takeOver notes what TakeOver writes. Directory.mu is held.
+func (d *Directory) takeOver(m Moved) {
+	for _, k := range d.recordsOf(m) {
+		r := &record{session: m.Session, moves: true}
+		if k.bucket == d.keys {
+			r.ends = time.Now().Add(keyTTL)
+		}
+		d.records.owned[k] = r
+		delete(d.records.dropping, dropKey{k, m.Session})
+	}
+	signal(d.wakeWrite)
+}
+
+// GiveUp says that another node has taken over a session of this one. It frees nothing.
+func (d *Directory) GiveUp(m Moved) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	for _, k := range d.recordsOf(m) {
+		if owned := d.records.owned[k]; owned != nil && owned.session == m.Session {
+			delete(d.records.owned, k)
+		}
+	}
 }
 
 // FindName returns the session that has a name. Its node may be gone.
@@ -133,11 +186,11 @@ func (d *Directory) FindKey(ctx context.Context, principal, key string) (Claim, 
 }
 
 // FindMoved returns the node to which a session has moved.
-func (d *Directory) FindMoved(ctx context.Context, session string) (Claim, bool, error) {
-	return d.find(ctx, recordKey{d.moved, session})
+func (d *Directory) FindMoved(ctx context.Context, mark string) (Claim, bool, error) {
+	return d.find(ctx, recordKey{d.moved, mark})
 }
 
-// ReleaseName frees a name if session has it on this node. A node that has given a session to another one calls it too, and frees nothing. If it
+// ReleaseName frees a name if session has it on this node. If it
 // returns ErrUnavailable, the name is freed as soon as NATS answers.
 func (d *Directory) ReleaseName(ctx context.Context, principal, name, session string) error {
 	return d.release(ctx, d.nameKey(principal, name), session)
@@ -148,9 +201,12 @@ func (d *Directory) ReleaseKey(ctx context.Context, principal, key, session stri
 	return d.release(ctx, d.requestKey(principal, key), session)
 }
 
-// ReleaseMoved forgets that a session has moved here, because it has ended, or has moved on.
-func (d *Directory) ReleaseMoved(ctx context.Context, session string) error {
-	return d.release(ctx, recordKey{d.moved, session}, session)
+// ReleaseMoved forgets that a session has moved here, because it has ended.
+func (d *Directory) ReleaseMoved(ctx context.Context, m Moved) (err error) {
+	for _, mark := range m.Marks {
+		err = errors.Join(err, d.release(ctx, recordKey{d.moved, mark}, m.Session))
+	}
+	return err
 }
 
 func (d *Directory) claim(ctx context.Context, k recordKey, session string) (Claim, error) {

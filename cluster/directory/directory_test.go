@@ -112,23 +112,31 @@ func TestNamesHaveOneOwner(t *testing.T) {
 	if c, err := n2.ClaimKey(t.Context(), "ann", "key", "s6"); err != nil || c.Session != "s5" || c.Epoch != "epochn1" {
 		t.Errorf("%+v, %v", c, err)
 	}
-	for _, m := range []*member{n1, n2, n1} { // a session that moves
-		if err := m.ClaimMoved(t.Context(), "s-moves"); err != nil {
+	moves := Moved{Principal: "ann", Session: "s-moves", Name: "travels", Key: "key of it", Marks: []string{"s-moves", "epochtag"}}
+	n1.wins("travels", "s-moves")
+	for i, m := range []*member{n2, n1, n2, n1} { // a session that moves
+		if err := m.TakeOver(t.Context(), moves); err != nil {
 			t.Fatal(err)
 		}
-		if c, found, err := all[2].FindMoved(t.Context(), "s-moves"); err != nil || !found || c.Epoch != "epoch"+m.name {
-			t.Errorf("%+v, %v, %v", c, found, err)
+		for _, mark := range moves.Marks {
+			if c, found, err := all[2].FindMoved(t.Context(), mark); err != nil || !found || c.Epoch != "epoch"+m.name || c.Session != "s-moves" {
+				t.Errorf("%s: %+v, %v, %v", mark, c, found, err)
+			}
+		}
+		if i < 3 { // in the other case ReleaseName comes without it
+			[]*member{n1, n2, n1}[i].GiveUp(moves)
+		}
+		if err := []*member{n1, n2, n1, n2}[i].ReleaseName(t.Context(), "ann", "travels", "s-moves"); err != nil {
+			t.Error(err)
+		}
+		if c, found, err := all[2].FindName(t.Context(), "ann", "travels"); err != nil || !found || c.Epoch != "epoch"+m.name {
+			t.Errorf("the name of a session that moved: %+v, %v, %v", c, found, err)
+		}
+		if c, err := all[2].ClaimKey(t.Context(), "ann", "key of it", "s-other"); err != nil || c.Session != "s-moves" || c.Epoch != "epoch"+m.name {
+			t.Errorf("the key of a session that moved: %+v, %v", c, err)
 		}
 	}
-	n2.wins("travels", "s-travels")
-	n1.wins("travels", "s-travels") // the session is on n1 now
-	if err := n2.ReleaseName(t.Context(), "ann", "travels", "s-travels"); err != nil {
-		t.Error(err)
-	}
-	if c, found, err := n2.FindName(t.Context(), "ann", "travels"); err != nil || !found || c.Epoch != "epochn1" {
-		t.Errorf("the name of a session that moved: %+v, %v, %v", c, found, err)
-	}
-	if err := n1.ReleaseMoved(t.Context(), "s-moves"); err != nil {
+	if err := n1.ReleaseMoved(t.Context(), moves); err != nil {
 		t.Error(err)
 	}
 	if _, found, err := n2.FindMoved(t.Context(), "s-moves"); found || err != nil {
@@ -225,13 +233,11 @@ func TestEverythingIsRebuilt(t *testing.T) {
 	n1.wins("a", "s1")
 	n1.SetLive("ann", 2)
 	for _, m := range []*member{n2, n1} {
-		if err := m.ClaimMoved(t.Context(), "s-moved"); err != nil {
+		if err := m.TakeOver(t.Context(), Moved{Session: "s-moved", Marks: []string{"s-moved"}}); err != nil {
 			t.Fatal(err)
 		}
 	}
-	if err := n2.ReleaseMoved(t.Context(), "s-moved"); err != nil { // n2 does not write it again
-		t.Fatal(err)
-	}
+	n2.GiveUp(Moved{Session: "s-moved", Marks: []string{"s-moved"}}) // it does not write it again
 	if k, err := n1.ClaimKey(t.Context(), "ann", "k", "s1"); err != nil || !k.Won {
 		t.Fatal(k, err)
 	}

@@ -74,7 +74,7 @@ func (d *Directory) Presence(ctx context.Context, principal string) (live map[st
 // Owned is everything that a node owns in the directory.
 type Owned struct {
 	Names []OwnedName
-	Moved []string       // sessions with ids of other nodes
+	Moved []Moved        // sessions that other nodes had before
 	Live  map[string]int // live sessions of each principal
 }
 
@@ -104,8 +104,8 @@ func (d *Directory) Note(o Owned) {
 	for _, n := range o.Names {
 		d.own(d.nameKey(n.Principal, n.Name), n.Session)
 	}
-	for _, session := range o.Moved {
-		d.own(recordKey{d.moved, session}, session)
+	for _, m := range o.Moved {
+		d.takeOver(m)
 	}
 	for principal, live := range o.Live {
 		d.presents[hashed("principal", principal)] = &present{live: live}
@@ -154,7 +154,7 @@ func (d *Directory) due() (keys []recordKey) {
 		switch {
 		case !r.ends.IsZero() && now.After(r.ends):
 			delete(d.records.owned, k)
-		case r.term != d.health.term, r.ends.IsZero() && now.Sub(r.written) > ownedTTL/3:
+		case r.moves, r.term != d.health.term, r.ends.IsZero() && now.Sub(r.written) > ownedTTL/3:
 			keys = append(keys, k)
 		}
 	}
@@ -187,9 +187,9 @@ func (d *Directory) restoreOne(ctx context.Context, k recordKey) (lost *Conflict
 		d.mu.Unlock()
 		return nil, nil
 	}
-	session, old := r.session, !r.written.IsZero() && time.Since(r.written) > ownedTTL/3
+	session, moves, old := r.session, r.moves, !r.written.IsZero() && time.Since(r.written) > ownedTTL/3
 	d.mu.Unlock()
-	now, term, err := d.tryClaim(ctx, k, Claim{session, d.opts.Node.Epoch, true}, false)
+	now, term, err := d.tryClaim(ctx, k, Claim{session, d.opts.Node.Epoch, true}, moves)
 	ours := now.Session == session && now.Epoch == d.opts.Node.Epoch
 	if err == nil && ours && old {
 		err = d.renew(ctx, k)
@@ -200,7 +200,7 @@ func (d *Directory) restoreOne(ctx context.Context, k recordKey) (lost *Conflict
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	if ours {
-		r.term, r.written = term, time.Now()
+		r.term, r.written, r.moves = term, time.Now(), false
 		return nil, nil
 	}
 	if d.records.owned[k] == r {

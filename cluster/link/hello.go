@@ -24,7 +24,7 @@ type Hello struct {
 	Client     netip.Addr `json:"client,omitzero"`     // the client's address, if it has one
 	Transport  string     `json:"transport"`           // how the client is connected: websocket, unix, http, in_process
 	Binary     bool       `json:"binary,omitzero"`     // the client gets output in binary frames
-	Carries    string     `json:"carries,omitzero"`    // ForMessages, ForHTTP or ForNode
+	Carries    string     `json:"carries,omitzero"`    // ForMessages, ForHTTP, ForNode or ForMove
 	Keep       bool       `json:"keep,omitzero"`       // the link may serve another client afterwards, see Conn.Release
 	LogPrefix  string     `json:"log_prefix,omitzero"` // begins the ids of the client's requests in logs
 }
@@ -34,6 +34,7 @@ const (
 	ForMessages = ""     // the messages of a client's connection
 	ForHTTP     = "http" // an HTTP connection with requests of a client, see Stream
 	ForNode     = "node" // an HTTP connection with requests of the node itself, which Principal names
+	ForMove     = "move" // one request of the node itself about the move of a session
 )
 
 // Terms are the bounds of the client's credential. The zero value has no bound.
@@ -97,7 +98,7 @@ func (h *Hello) Check() error {
 		return &HelloError{"role", "of a guest is admin"}
 	case h.Transport != "websocket" && h.Transport != "unix" && h.Transport != "http" && h.Transport != "in_process":
 		return &HelloError{"transport", "is not websocket, unix, http or in_process"}
-	case h.Carries != ForMessages && h.Carries != ForHTTP && h.Carries != ForNode:
+	case h.Carries != ForMessages && h.Carries != ForHTTP && h.Carries != ForNode && h.Carries != ForMove:
 		return &HelloError{"carries", "is not one of those known"}
 	case h.Keep && h.Carries != ForMessages:
 		return &HelloError{"keep", "is for links that carry messages"}

@@ -57,8 +57,10 @@ var goroutines = map[string][]string{
 	"Pool.Recover":          {"recovery"},
 	"Pool.recoverSession":   {"discard"},
 	"Pool.register":         {"runner"},
+	"Pool.Receive":          {"runner"},
 	"Session.resume":        {"runner", "process", "terminal"},
 	"Session.endLocked":     {"session's end"},
+	"Move.Commit":           {"session's end"},
 	"Session.beginProcess":  {"process"},
 	"Session.beginTerminal": {"terminal"},
 	"State.Follow":          {"follower of a screen"},
@@ -67,6 +69,8 @@ var goroutines = map[string][]string{
 	"Shells.watchLocked":    {"warm shell"},
 	"Pool.Close":            short,
 	"Table.Release":         short,
+	"Table.ReleaseMoved":    short,
+	"Sessions.Restore":      short,
 	"Pool.unregisterLocked": short,
 	"Until":                 short,
 	"Session.endChildren":   short,
@@ -101,6 +105,8 @@ var goroutines = map[string][]string{
 	"conn.relayTo":          {"relay"},
 	"relay.run":             short,
 	"call.ask":              short,
+	"Mover.Resume":          {"mover"},
+	"Mover.take":            {"mover"},
 }
 
 var short = []string{}

@@ -81,7 +81,7 @@ func (b *Member) toProtocol(n *node.Node) protocol.Node {
 	return p
 }
 
-// FindName returns the id of the session that has a principal's name, or "".
+// FindName returns the epoch of the node whose session has a principal's name, or "".
 func (b *Member) FindName(ctx context.Context, principal, name string) (string, error) {
 	return b.known(b.directory.FindName(ctx, principal, name))
 }
@@ -91,7 +91,12 @@ func (b *Member) FindKey(ctx context.Context, principal, key string) (string, er
 	return b.known(b.directory.FindKey(ctx, principal, key))
 }
 
-// known returns the session of a claim whose node is known.
+// FindMoved does the same with a session that has moved.
+func (b *Member) FindMoved(ctx context.Context, mark string) (string, error) {
+	return b.known(b.directory.FindMoved(ctx, mark))
+}
+
+// known returns the epoch of a claim, if its node is known.
 func (b *Member) known(c directory.Claim, found bool, err error) (string, error) {
 	if err != nil {
 		return "", fault(err)
@@ -101,7 +106,7 @@ func (b *Member) known(c directory.Claim, found bool, err error) (string, error)
 	}
 	switch _, standing := b.Find(c.Epoch); standing {
 	case cluster.Known:
-		return c.Session, nil
+		return c.Epoch, nil
 	case cluster.MayLive:
 		return "", cluster.UnknownYet()
 	}
@@ -242,12 +247,30 @@ func (p forPool) LiveElsewhere(principal string) (n int) {
 	return n
 }
 
+func movedOf(m claims.Moved) directory.Moved {
+	return directory.Moved{Principal: m.Principal, Session: m.Session, Name: m.Name, Key: m.Key, Marks: m.Marks}
+}
+
+// Errors of these need no answer: the directory writes everything later.
+func (p forPool) TakeOver(ctx context.Context, m claims.Moved) {
+	_ = p.b.directory.TakeOver(ctx, movedOf(m))
+}
+
+func (p forPool) GiveUp(m claims.Moved) { p.b.directory.GiveUp(movedOf(m)) }
+
+func (p forPool) ReleaseMoved(ctx context.Context, m claims.Moved) {
+	_ = p.b.directory.ReleaseMoved(ctx, movedOf(m))
+}
+
 func (p forPool) SetLive(principal string, live int) { p.b.directory.SetLive(principal, live) }
 
-func (p forPool) Rebuild(names []claims.Name, live map[string]int) {
+func (p forPool) Rebuild(names []claims.Name, here []claims.Moved, live map[string]int) {
 	o := directory.Owned{Live: live}
 	for _, n := range names {
 		o.Names = append(o.Names, directory.OwnedName(n))
+	}
+	for _, m := range here {
+		o.Moved = append(o.Moved, movedOf(m))
 	}
 	p.b.directory.Note(o)
 }

@@ -24,8 +24,14 @@ type Directory interface {
 	LiveElsewhere(principal string) int
 	// SetLive tells how many live sessions a principal has on this node.
 	SetLive(principal string, live int)
+	// TakeOver tells that a session of another node is on this one now. ctx bounds only how long it waits: it writes that until it has succeeded.
+	TakeOver(ctx context.Context, m Moved)
+	// GiveUp tells that another node has taken over a session of this one. It frees nothing, and does not wait.
+	GiveUp(m Moved)
+	// ReleaseMoved tells that a session that has moved here has ended.
+	ReleaseMoved(ctx context.Context, m Moved)
 	// Rebuild tells what this node has, once, when its sessions are restored.
-	Rebuild(names []Name, live map[string]int)
+	Rebuild(names []Name, moved []Moved, live map[string]int)
 }
 
 // Name is a name of a session of this node.
@@ -33,6 +39,12 @@ type Name struct{ Principal, Name, Session string }
 
 // Wanted is what a session is to have; empty fields are not claimed.
 type Wanted struct{ Principal, Name, Key, Session string }
+
+// Moved is a session that is not on the node that made it.
+type Moved struct {
+	Wanted
+	Marks []string // by which requests find it: its id, and the marks of its work from other nodes
+}
 
 // TakenError says that another session has the name, or comes from the request with the key.
 type TakenError struct{ Session string }
@@ -100,7 +112,7 @@ func (t *Table) claim(ctx context.Context, claim claimFunc, release releaseFunc,
 	if value == "" {
 		return nil
 	}
-	for {
+	for released := ""; ; {
 		owner, err := claim(ctx, w.Principal, value, w.Session)
 		if err != nil {
 			return err
@@ -109,9 +121,10 @@ func (t *Table) claim(ctx context.Context, claim claimFunc, release releaseFunc,
 			*got = value
 			return nil
 		}
-		if ours, open := t.isOpen(owner); !ours || open || ctx.Err() != nil {
+		if ours, open := t.isOpen(owner); !ours || open || ctx.Err() != nil || owner == released { // released: it was made here, and another node has it
 			return &TakenError{owner}
 		}
+		released = owner
 		release(ctx, w.Principal, value, owner) // that session is ending, or has ended
 	}
 }
@@ -192,8 +205,40 @@ func (t *Table) SetLive(principal string, live int) {
 }
 
 // Rebuild is Directory.Rebuild. owned returns what this node has.
-func (t *Table) Rebuild(owned func() ([]Name, map[string]int)) {
+func (t *Table) Rebuild(owned func() ([]Name, []Moved, map[string]int)) {
 	if t != nil {
 		t.directory.Rebuild(owned())
 	}
+}
+
+// takeOverWait is how long TakeOver waits for the directory.
+const takeOverWait = 2 * time.Second
+
+// TakeOver is Directory.TakeOver.
+func (t *Table) TakeOver(m Moved) {
+	if t == nil {
+		return
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), takeOverWait)
+	defer cancel()
+	t.directory.TakeOver(ctx, m)
+}
+
+// GiveUp is Directory.GiveUp.
+func (t *Table) GiveUp(m Moved) {
+	if t != nil {
+		t.directory.GiveUp(m)
+	}
+}
+
+// ReleaseMoved begins to free the marks of a session that has moved here.
+func (t *Table) ReleaseMoved(m Moved) {
+	if t == nil || len(m.Marks) == 0 {
+		return
+	}
+	go func() { // ends after releaseWait; the directory goes on later
+		ctx, cancel := context.WithTimeout(context.Background(), releaseWait)
+		defer cancel()
+		t.directory.ReleaseMoved(ctx, m)
+	}()
 }

@@ -90,6 +90,12 @@ func (x *EndedExec) Times() (queued, started, ended time.Time) {
 	return fromNanos(x.queuedAt), fromNanos(x.startedAt), fromNanos(x.endedAt)
 }
 
+// Shift moves times to the clock of another machine, whose uptime is by that much greater.
+func (x *EndedExec) Shift(by clock.Uptime) { x.endUptime += int64(by) }
+
+// Shift is EndedExec.Shift.
+func (x *ChildTombstone) Shift(by clock.Uptime) { x.startUptime += int64(by) }
+
 // EndTime returns when the command ended, as this process counts.
 func (x *EndedExec) EndTime() time.Time { return clock.Uptime(x.endUptime).Time(fromNanos(x.endedAt)) }
 

@@ -40,6 +40,8 @@ type Entry struct {
 	Reset    bool         `json:"reset,omitzero"`    // begins; the next shell ends it
 	Ending   *Ending      `json:"ending,omitzero"`
 	Over     *Over        `json:"over,omitzero"`
+	Moved    *Moved       `json:"moved,omitzero"`   // to another node; the session goes on there
+	Arrived  *Arrived     `json:"arrived,omitzero"` // from another node; the last one counts
 }
 
 // allowInvalidUTF8 is for directories, whose names may be any bytes.
@@ -70,6 +72,8 @@ type Session struct {
 	Record       string            `json:"record,omitzero"`
 	Commands     int64             `json:"commands"` // begun before this was written
 	Key          Key               `json:"key,omitzero"`
+
+	Earlier []string `json:"earlier,omitzero"` // the marks (see ids.MarkOf) of work from the nodes on which the session was before
 
 	Last *protocol.LastExec `json:"last,omitzero"` // these two before this was written
 	Cwd  string             `json:"cwd,omitzero"`
@@ -214,6 +218,22 @@ type Over struct {
 	At   time.Time `json:"at"`
 	Dir  string    `json:"dir"`
 	Envs int       `json:"envs"`
+}
+
+// Moved says that the session has moved to another node.
+type Moved struct {
+	Move  string   `json:"move"`
+	To    string   `json:"to"`             // that node's epoch
+	Lost  []string `json:"lost,omitzero"`  // of the shell's state
+	Ended bool     `json:"ended,omitzero"` // that node has said that it can be found there
+}
+
+// Arrived says how far the move of a session to this node has come.
+type Arrived struct {
+	Move string `json:"move"`
+	From string `json:"from"`          // the epoch of the node where it was
+	Ours bool   `json:"ours,omitzero"` // that node has given it up; before, it may have kept it
+	Told bool   `json:"told,omitzero"` // that node knows that it can be found here
 }
 
 // Share is a share in the session log.

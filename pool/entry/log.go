@@ -4,6 +4,8 @@ import (
 	"fmt"
 	"slices"
 	"strings"
+	"syscall"
+	"time"
 
 	"github.com/go-json-experiment/json"
 
@@ -31,6 +33,8 @@ type Log struct {
 	Reset         bool  // a reset was under way
 	Last          *protocol.LastExec
 	Dir           string // the shell's directory after the last command
+	Moved         *Moved
+	Arrived       *Arrived
 
 	index map[string]any // what is in Ended and Work, by id
 }
@@ -82,6 +86,16 @@ func (x *LoggedWork) Request() *Work {
 // HasEnded reports whether the end was written down.
 func (x *LoggedWork) HasEnded() bool { return x.Done != nil || x.Exited != nil || x.Closed != nil }
 
+// SetKilled gives a process or a terminal the end that the last gateway did not write down: its session was killed.
+func (x *LoggedWork) SetKilled(id string, span journal.Span, size int64) {
+	end := ChildEnd{ID: id, Code: protocol.SignalExitCode(syscall.SIGKILL), Signal: syscall.SIGKILL, At: time.Now(), Span: span}
+	if x.Process != nil {
+		x.Exited = &Exited{ChildEnd: end, TimedOut: x.Expired, End: size}
+	} else {
+		x.Closed = &Closed{ChildEnd: end}
+	}
+}
+
 // Output returns where its output is. kept is false if there is no output, or it is not kept.
 func (x *LoggedWork) Output() (log []stream.HeldFile, span journal.Span, kept bool) {
 	switch {
@@ -111,7 +125,8 @@ func (m *Log) Check() error {
 	var err error
 	check := func(kind byte, stream string) {
 		id, prefixed := strings.CutPrefix(stream, ids.StreamPrefix)
-		if _, is := ids.EpochOf(kind, id); !prefixed || !is || ids.TagOf(id) != m.Session.Tag {
+		mark, is := ids.MarkOf(id)
+		if !prefixed || !is || id[0] != kind || ids.TagOf(id) != m.Session.Tag && !slices.Contains(m.Session.Earlier, mark) {
 			err = fmt.Errorf("session log: %q", stream)
 		}
 	}
@@ -245,6 +260,10 @@ func (m *Log) read(e *Entry) {
 		m.Ending = e.Ending
 	case e.Over != nil:
 		m.Over = e.Over
+	case e.Moved != nil:
+		m.Moved = e.Moved
+	case e.Arrived != nil:
+		m.Arrived = e.Arrived
 	}
 }
 

@@ -94,3 +94,20 @@ func EpochOf(kind byte, id string) (epoch string, ok bool) {
 
 // TagOf returns the tag of the id of an exec, a process or a terminal.
 func TagOf(id string) string { return id[2+epochLen : 2+epochLen+TagLen] }
+
+// MarkOf returns the part of an id that says where it belongs: the epoch and the tag of the id of an exec, a process or a terminal, and all of the id of
+// a session. ok is false for ids of other kinds, and for what no server gave out.
+func MarkOf(id string) (mark string, ok bool) {
+	if id == "" {
+		return "", false
+	}
+	switch _, ok = EpochOf(id[0], id); {
+	case !ok:
+		return "", false
+	case id[0] == 's':
+		return id, true
+	case id[0] == 'x' || id[0] == 'p' || id[0] == 't':
+		return id[2 : 2+epochLen+TagLen], true
+	}
+	return "", false
+}

@@ -7,6 +7,8 @@ import "trl/protocol"
 type Places struct {
 	Live int            // sessions that are not TERMINATED, also those that are being created
 	of   map[string]int // by principal
+
+	draining chan struct{} // not nil: no new sessions; closed when Live is 0
 }
 
 // Bounds are how many sessions there may be.
@@ -23,6 +25,8 @@ func (p *Places) Check(who string, b Bounds) error {
 	here := p.of[who]
 	of := here + b.Elsewhere
 	switch {
+	case p.draining != nil:
+		return protocol.Errorf(protocol.ShuttingDown, "the server takes no new sessions: it is being drained").With("draining", true)
 	case p.Live >= b.All:
 		return atMost("max_sessions", max(0, b.All)) // below 0: this gateway makes none
 	case b.Here > 0 && here >= b.Here:
@@ -52,7 +56,31 @@ func (p *Places) Add(who string, more int) int {
 	if p.of[who] = n; n == 0 {
 		delete(p.of, who)
 	}
+	p.closeDrained()
 	return n
+}
+
+// Drain makes Check refuse all sessions. empty is closed when none lives. A second call returns the same channel.
+func (p *Places) Drain() (empty <-chan struct{}) {
+	if p.draining == nil {
+		p.draining = make(chan struct{})
+		p.closeDrained()
+	}
+	return p.draining
+}
+
+// Undrain undoes Drain.
+func (p *Places) Undrain() { p.draining = nil }
+
+// closeDrained closes the channel of a drain when no session lives. That happens once, because no new ones are accepted then.
+func (p *Places) closeDrained() {
+	if p.draining != nil && p.Live == 0 {
+		select {
+		case <-p.draining:
+		default:
+			close(p.draining)
+		}
+	}
 }
 
 // Of returns how many sessions each principal has. The caller must not change it.

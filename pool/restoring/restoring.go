@@ -2,6 +2,9 @@
 package restoring
 
 import (
+	"runtime"
+	"sync"
+	"sync/atomic"
 	"time"
 
 	"trl/protocol"
@@ -23,6 +26,21 @@ func New(ids []string) *Sessions {
 		s.byID[id] = make(chan struct{})
 	}
 	return s
+}
+
+// Restore calls restore for each of the ids, by their index, on as many goroutines as there are processors. It returns when all of them are done.
+func (s *Sessions) Restore(ids []string, restore func(i int)) {
+	var workers sync.WaitGroup
+	var next atomic.Int64
+	for range min(len(ids), runtime.GOMAXPROCS(0)) {
+		workers.Go(func() {
+			for i := int(next.Add(1)) - 1; i < len(ids); i = int(next.Add(1)) - 1 {
+				restore(i)
+				s.Done(ids[i])
+			}
+		})
+	}
+	workers.Wait()
 }
 
 // Await waits for the session with this id, or for all if id is empty.
@@ -64,4 +82,12 @@ func (s *Sessions) Done(id string) { close(s.byID[id]) }
 func (s *Sessions) AllDone() { close(s.all) }
 
 // All is closed by AllDone.
-func (s *Sessions) All() <-chan struct{} { return s.all }
+func (s *Sessions) All() <-chan struct{} {
+	if s == nil {
+		return none
+	}
+	return s.all
+}
+
+// none is closed: no session is being restored.
+var none = func() chan struct{} { c := make(chan struct{}); close(c); return c }()

@@ -8,6 +8,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"trl/protocol"
 	"trl/runtime/journal"
 	"trl/runtime/screen"
 )
@@ -150,6 +151,22 @@ func (s *State) catchUp(exited <-chan struct{}) (took time.Duration, ok bool) {
 			return time.Since(began), true
 		}
 	}
+}
+
+// Text returns text that makes another terminal look like this one, and the offset of the output that it is the result of.
+func (s *State) Text(ctx context.Context) (text []byte, at int64, err error) {
+	err = s.With(ctx, func(sc *screen.Screen, upTo, _ int64) { text, at = sc.Bytes(), upTo })
+	return text, at, err
+}
+
+// Snapshot returns what the terminal shows.
+func (s *State) Snapshot(ctx context.Context) (shot protocol.TermSnapshot, err error) {
+	err = s.With(ctx, func(sc *screen.Screen, at, skipped int64) {
+		shot = protocol.TermSnapshot{Lines: sc.Lines(), Alternate: sc.Alternate(), Title: sc.Title(), Offset: at, SkippedBytes: skipped}
+		shot.Cols, shot.Rows = sc.Size()
+		shot.Cursor.Col, shot.Cursor.Row, shot.Cursor.Visible = sc.Cursor()
+	})
+	return shot, err
 }
 
 // With calls f with an emulator that is up to date, the offset up to which it has read, and how many bytes it has left out.

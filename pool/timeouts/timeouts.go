@@ -2,6 +2,7 @@
 package timeouts
 
 import (
+	"context"
 	"time"
 
 	"trl/protocol"
@@ -42,4 +43,13 @@ func Idle(d, most time.Duration) time.Duration {
 		return most
 	}
 	return d
+}
+
+// GraceWithin returns the grace for sessions that have to end before ctx does. It leaves time for KILL.
+func GraceWithin(ctx context.Context) time.Duration {
+	deadline, ok := ctx.Deadline()
+	if !ok {
+		return DefaultGrace
+	}
+	return min(DefaultGrace, max(0, time.Until(deadline)-2*time.Second))
 }

@@ -10,6 +10,8 @@ import (
 
 	"github.com/rs/zerolog"
 
+	"trl/pool/shells"
+	"trl/pool/spec"
 	"trl/runtime/shell"
 )
 
@@ -36,6 +38,24 @@ func (ws *Shell) End() error {
 		ws.Forget()
 	}
 	return err
+}
+
+// SetUp gives the shell what its session was created with. alive is false if the shell had died: the session needs another one.
+func (ws *Shell) SetUp(t *spec.Spec) (alive bool, err error) {
+	ws.SetRestore(t.Restore)
+	if err = ws.Limit(t.Limits); err == nil {
+		err = ws.Setup(t.Dir, shells.WithoutID(t.Env))
+	}
+	if err == nil {
+		return true, nil
+	}
+	if err := ws.End(); err != nil { // the session's id cannot be used again while something of the shell lives
+		return false, err
+	}
+	if shells.IsDirFault(err) {
+		return false, err
+	}
+	return false, nil
 }
 
 // Config is what warm shells are made with.

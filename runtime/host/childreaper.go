@@ -56,11 +56,17 @@ type zombieSeen struct {
 }
 
 func newChildReaper(h *Host) *childReaper {
-	return &childReaper{
+	n := &childReaper{
 		host: h, children: map[int]*Child{}, zombiesSeen: map[int]zombieSeen{},
 		sigchld: make(chan os.Signal, 1), stop: make(chan struct{}), stopped: make(chan struct{}),
 	}
+	reapers.Store(n, struct{}{})
+	return n
 }
+
+// reapers has the child reapers of all Hosts of this process: a keeper has one, and tests have several. A session that moves between two of them has
+// processes with the same session id in both.
+var reapers sync.Map
 
 // add puts c into the list of children. The caller read-holds forkMu. If c has already ended, reapOrphan has found its
 // zombie and is waiting for forkMu.
@@ -87,6 +93,7 @@ func (n *childReaper) waitForForks() {
 // reapWhenSignalled is the child reaper's goroutine. It ends when stop is closed; Host.Close waits for it.
 func (n *childReaper) reapWhenSignalled() {
 	defer close(n.stopped)
+	defer reapers.Delete(n)
 	defer signal.Stop(n.sigchld)
 	again := time.NewTimer(0) // fires at once: children that ended before NewHost sent their SIGCHLD when nothing listened
 	defer again.Stop()
@@ -253,7 +260,7 @@ func (n *childReaper) reapForeign(p procfs.Process) bool {
 	return true
 }
 
-// foreignChildren returns our direct children that the host did not start: orphans, and processes that other code in
+// foreignChildren returns our direct children that no host started: orphans, and processes that other code in
 // this process started with os/exec.
 func (n *childReaper) foreignChildren() []int {
 	self, ok := procfs.Read(n.host.pid)
@@ -261,8 +268,12 @@ func (n *childReaper) foreignChildren() []int {
 		return nil
 	}
 	pids := self.Children()
-	n.waitForForks() // a child that is in the kernel's list and not yet in n.children would count as foreign
-	n.mu.Lock()
-	defer n.mu.Unlock()
-	return slices.DeleteFunc(pids, func(pid int) bool { return n.children[pid] != nil })
+	for other := range reapers.Range {
+		o := other.(*childReaper)
+		o.waitForForks() // a child that is in the kernel's list and not yet in o.children would count as foreign
+		o.mu.Lock()
+		pids = slices.DeleteFunc(pids, func(pid int) bool { return o.children[pid] != nil })
+		o.mu.Unlock()
+	}
+	return pids
 }

@@ -162,6 +162,9 @@ func (k *Archived) ReadAt(p []byte, off int64) (int, error) {
 	}
 }
 
+// Size returns the size of the body.
+func (k *Archived) Size() int64 { return k.size }
+
 // Release frees a record's memory. It is idempotent.
 func (k *Archived) Release() {
 	l, a := k.l, &k.l.archive

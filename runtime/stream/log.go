@@ -173,6 +173,14 @@ func (l *Log) packLocked() bool {
 	return true
 }
 
+// ArchiveKey returns the key under which the archive of a session log has the output of a span of a log.
+func ArchiveKey(log []HeldFile, s journal.Span) (key sessionlog.Key, ok bool) {
+	if len(log) != 3 {
+		return key, false
+	}
+	return archiveKey(log, s), true
+}
+
 // archiveKey returns the key of a span in the archive. The log's first file is part of it.
 func archiveKey(log []HeldFile, s journal.Span) sessionlog.Key {
 	return sessionlog.Key{uint64(log[0].Number), log[0].Inode, uint64(s.Begin.Run)}

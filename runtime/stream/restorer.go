@@ -52,13 +52,26 @@ func (r *Restorer) ReadSessionLog(read func(entry []byte) error) error {
 			return err
 		}
 		r.Take(number)
-		r.SessionLog, r.SessionLogNumber, r.packed = log, number, map[sessionlog.Key]*sessionlog.Archived{}
-		for _, k := range log.Archived() {
-			r.packed[k.Key] = k
-		}
+		r.SessionLog, r.SessionLogNumber = log, number
+		r.findPacked()
 		return nil
 	}
 	return nil
+}
+
+// NewMovedRestorer returns a Restorer for output of another node, which is in the archive of a new session's log.
+func NewMovedRestorer(group own.KeptGroup, logs *Logs, log zerolog.Logger) *Restorer {
+	r := NewRestorer(group, nil, log)
+	r.logs, r.SessionLog, r.SessionLogNumber = logs, logs.sessionLog, logs.sessionLogNumber
+	r.findPacked()
+	return r
+}
+
+func (r *Restorer) findPacked() {
+	r.packed = map[sessionlog.Key]*sessionlog.Archived{}
+	for _, k := range r.SessionLog.Archived() {
+		r.packed[k.Key] = k
+	}
 }
 
 // UseLogs sets the logs of the restored session, to which the Restorer adds the logs that it opens.

@@ -1,15 +1,12 @@
 package rpc
 
 import (
-	"cmp"
 	"crypto/rand"
-	"regexp"
 	"time"
 
 	"trl/protocol"
 	"trl/web/audit"
 	"trl/web/auth"
-	"trl/web/rpc/cluster"
 	"trl/web/transport"
 )
 
@@ -60,69 +57,9 @@ func (k *call) auditAnswer(data any, err error) {
 		e.Node = k.remote.relay.name
 	}
 	k.c.mu.Unlock()
-	fillTargets(&e, asked)
-	fillTargets(&e, data)
+	e.Fill(asked)
+	e.Fill(data)
 	k.c.appendAudit(e)
-}
-
-// fillTargets copies the ids and the command from a request's params or its answer.
-func fillTargets(e *audit.Entry, v any) {
-	switch v := v.(type) {
-	case *protocol.ExecRun:
-		e.Text = v.Command
-	case *protocol.ExecStream:
-		e.Text = v.Command
-	case *protocol.ProcessStart:
-		e.Text = v.Command
-	case *protocol.TermOpen:
-		e.Text = v.Command
-	case *protocol.ExecCancel:
-		e.Exec = validID(v.ExecID)
-	case *protocol.ProcessKill:
-		e.Process = validID(v.ProcessID)
-	case *protocol.TermClose:
-		e.Terminal = validID(v.TermID)
-	case *protocol.ShareCreate:
-		e.Terminal = validID(v.TermID)
-	case *protocol.ShareRef:
-		e.Share = validID(v.ShareID)
-	case *protocol.RecordingRef:
-		e.Recording = validID(v.RecordingID)
-
-	case *protocol.Session:
-		e.Session = v.SessionID
-	case *protocol.Destroyed:
-		e.Session, e.Reason = v.SessionID, string(v.Reason)
-	case *protocol.StreamOpened:
-		e.Exec = v.ExecID
-	case *protocol.ExecCancelled:
-		e.Exec = v.ExecID
-	case *protocol.ProcessStarted:
-		e.Process = v.ProcessID
-	case *protocol.ProcessInfo:
-		e.Process, e.Session = v.ProcessID, v.SessionID
-	case *protocol.TermOpened:
-		e.Terminal, e.Session = v.TermID, v.SessionID
-	case *protocol.TermInfo:
-		e.Terminal, e.Session = v.TermID, v.SessionID
-	case *protocol.TermAttached:
-		e.Terminal = v.TermID
-	case *protocol.ShareCreated:
-		e.Share, e.Session = v.ShareID, v.SessionID
-	case *cluster.AnswerIDs:
-		e.Session, e.Exec, e.Process = cmp.Or(v.SessionID, e.Session), cmp.Or(v.ExecID, e.Exec), cmp.Or(v.ProcessID, e.Process)
-		e.Terminal, e.Share = cmp.Or(v.TermID, e.Terminal), cmp.Or(v.ShareID, e.Share)
-	}
-}
-
-var idForm = regexp.MustCompile(`^[a-z]{1,2}-[0-9A-Za-z_-]{1,80}$`)
-
-// validID returns id if it has the form of an id, else "": the log must not keep other text of a client.
-func validID(id string) string {
-	if idForm.MatchString(id) {
-		return id
-	}
-	return ""
 }
 
 // auditEntry returns an entry of this connection with the outcome ok.

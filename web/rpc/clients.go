@@ -16,6 +16,8 @@ import (
 	"trl/protocol"
 	"trl/web/audit"
 	"trl/web/auth"
+	"trl/web/rpc/bounds"
+	"trl/web/rpc/move"
 	"trl/web/transport"
 )
 
@@ -57,19 +59,20 @@ type Clients struct {
 	m         *metrics.Metrics
 	log       zerolog.Logger
 	startedAt time.Time
+	Moves     *move.Mover // of sessions to and from other nodes; set once
+	moved     move.Places
 
 	ctx    context.Context // for work that clients started and that may outlive them; ends in Close
 	cancel context.CancelFunc
 	tasks  sync.WaitGroup // connections, and goroutines of runDetached
 
-	totalUsage *principalUsage // set once; the usage of all clients together
+	usages bounds.Usages
+	places bounds.Conns
 
-	mu         sync.Mutex
-	conns      map[*conn]struct{}         // guarded by mu
-	connCounts map[connGroup]int          // guarded by mu; admitted connections, also before their upgrade
-	admins     map[string]int             // guarded by mu; how many connections each subject has as an admin
-	usages     map[string]*principalUsage // guarded by mu; the usage of each principal that is connected
-	closed     bool                       // guarded by mu; no connection may join any more
+	mu     sync.Mutex
+	conns  map[*conn]struct{} // guarded by mu
+	admins map[string]int     // guarded by mu; how many connections each subject has as an admin
+	closed bool               // guarded by mu; no connection may join any more
 }
 
 // ShutdownNotice is the time between server.shutdown and the close. Clients get results in it that are about to come.
@@ -78,18 +81,25 @@ const ShutdownNotice = 700 * time.Millisecond
 // New returns Clients without a connection.
 func New(c Config, live func() *LiveConfig, p *pool.Pool, checker *auth.Checker, m *metrics.Metrics, log zerolog.Logger) *Clients {
 	cs := &Clients{
-		config: c, live: live, pool: p, auth: checker, m: m, log: log, startedAt: time.Now(), totalUsage: newPrincipalUsage(allReading, allAnswers),
-		conns: map[*conn]struct{}{}, connCounts: map[connGroup]int{}, admins: map[string]int{}, usages: map[string]*principalUsage{},
+		config: c, live: live, pool: p, auth: checker, m: m, log: log, startedAt: time.Now(), usages: bounds.Usages{Total: bounds.New()},
+		conns: map[*conn]struct{}{}, admins: map[string]int{},
 	}
 	cs.ctx, cs.cancel = context.WithCancel(context.Background())
+	cs.places = bounds.Conns{Max: c.MaxConns, OfPrincipal: c.MaxConnsOfPrincipal, OfShare: c.MaxGuests, Refused: m.ClientsRefused}
+	cs.Moves = move.New(p, c.Cluster.Nodes, m, log)
 	if p != nil {
 		p.ExemptFromReserve(cs.isAdmin)
 	}
 	metrics.AtZero(m.ClientConnections, transport.WebSocketName, transport.UnixName, transport.HTTPName, transport.InProcessName, transport.LinkName)
 	metrics.AtZero(m.BytesOut, transport.WebSocketName, transport.UnixName, transport.HTTPName, transport.InProcessName, transport.LinkName)
 	metrics.AtZero(m.ClientsClosed, transport.CloseReasons...)
-	metrics.AtZero(m.ClientsRefused, groupAll, groupPrincipal, groupGuests, groupShare, GroupStrangers)
+	metrics.AtZero(m.ClientsRefused, bounds.Groups...)
 	return cs
+}
+
+// Admit gives a client a place until leave is called, or returns the limit that has been reached.
+func (cs *Clients) Admit(g *auth.Grant) (leave func(), full *bounds.ConnLimit) {
+	return cs.places.Admit(g)
 }
 
 // isAdmin reports whether this subject is connected as an admin.
@@ -195,5 +205,6 @@ func (cs *Clients) Leave(soon context.Context, emptied <-chan struct{}) {
 // Close cancels work that clients started and that outlived them. It returns when all of it has ended.
 func (cs *Clients) Close() {
 	cs.cancel()
+	cs.Moves.Close()
 	cs.tasks.Wait()
 }

@@ -189,29 +189,31 @@ func (n nodesOf) Dial(ctx context.Context, epoch string, h *link.Hello) (*link.C
 	return n.dialer.Dial(ctx, link.Peer{Node: link.Node{Name: to.name, Epoch: epoch}, URL: n.cluster.scheme + "://" + to.proxy.Addr().String()}, h)
 }
 
-func (n nodesOf) FindName(_ context.Context, principal, name string) (string, error) {
+func (n nodesOf) FindName(_ context.Context, principal, name string) (epoch string, err error) {
 	if err := n.cluster.fault(); err != nil {
 		return "", err
 	}
-	n.cluster.mu.Lock()
-	found := n.cluster.found
-	n.cluster.mu.Unlock()
-	if found != nil {
-		return found(), nil
-	}
 	for _, node := range n.All() {
-		other := n.find(node.Epoch)
-		if other == nil || !other.Pool.HasOpen(principal, name) {
-			continue
-		}
-		if s, err := other.Pool.Find(principal, "", name); err == nil {
-			return s.ID(), nil
+		if other := n.find(node.Epoch); other != nil && other.Pool.HasOpen(principal, name) {
+			return node.Epoch, nil
 		}
 	}
 	return "", nil
 }
 
 func (n nodesOf) FindKey(context.Context, string, string) (string, error) { return "", nil }
+
+func (n nodesOf) FindMoved(_ context.Context, mark string) (epoch string, err error) {
+	if err := n.cluster.fault(); err != nil {
+		return "", err
+	}
+	for _, node := range n.All() {
+		if other := n.find(node.Epoch); other != nil && other.Pool.Has(mark) {
+			return node.Epoch, nil
+		}
+	}
+	return "", nil
+}
 
 func (n nodesOf) Place(where map[string]string, node string) (epochs []string, err error) {
 	if len(where) > 0 {

@@ -16,6 +16,7 @@ import (
 	"trl/pool"
 	"trl/protocol"
 	"trl/web/auth"
+	"trl/web/rpc/bounds"
 	"trl/web/transport"
 )
 
@@ -48,8 +49,8 @@ type conn struct {
 	endOnce sync.Once
 	reason  transport.CloseReason // set once in end
 
-	usage        *principalUsage // set once in serve; the usage of its principal
-	releaseLarge func()          // owned by the reading goroutine; undoes beginLargeRead
+	usage        *bounds.Usage // set once in serve; the usage of its principal
+	releaseLarge func()        // owned by the reading goroutine; undoes beginLargeRead
 
 	relays *relays // set once; nil: every session is on this node
 
@@ -115,10 +116,10 @@ func (c *conn) serve() {
 	began := time.Now()
 	c.auditConnect()
 	var leave func()
-	c.usage, leave = c.srv.usageOf(c.grant)
+	c.usage, leave = c.srv.usages.Of(c.grant)
 	defer leave()
 	if c.request != nil {
-		c.inFlight = &c.usage.httpInFlight
+		c.inFlight = &c.usage.HTTPInFlight
 	}
 	c.helpers.Go(func() { c.containPanic("keepalive", func() { c.transport.KeepAlive(c.ctx, c.end, c.checkSent) }) }) // pings; ends with ctx; waited for below
 	over := transport.ReasonAuthOver
@@ -193,6 +194,23 @@ func (c *conn) finishHalfClosed() {
 	case <-done:
 	case <-gone:
 	case <-c.ctx.Done():
+	}
+}
+
+// beginLargeRead waits until a message above transport.KeepBuffer may be read. endLargeRead undoes it.
+func (c *conn) beginLargeRead() error {
+	if c.releaseLarge != nil {
+		return nil
+	}
+	release, err := c.usage.ReserveReading(c.ctx, c.srv.live().MaxFrame)
+	c.releaseLarge = release
+	return err
+}
+
+func (c *conn) endLargeRead() {
+	if c.releaseLarge != nil {
+		c.releaseLarge()
+		c.releaseLarge = nil
 	}
 }
 

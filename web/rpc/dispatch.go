@@ -12,6 +12,7 @@ import (
 
 	"trl/pool"
 	"trl/pool/answer"
+	"trl/pool/moved"
 	"trl/protocol"
 	"trl/web/auth"
 	"trl/web/transport"
@@ -22,6 +23,7 @@ type call struct {
 	c             *conn
 	id            jsontext.Value
 	method        string
+	handler       handler        // of method; set in dispatch
 	msg           []byte         // the message's buffer: only the reading goroutine may use it, until handle returns
 	params        jsontext.Value // part of msg
 	countReleased bool           // owned by the goroutine that answers; see releaseCount
@@ -29,6 +31,7 @@ type call struct {
 	turn          *requestQueue  // guarded by c.mu; the same
 	remote        *remote        // set before the request waits; nil: no other node can have its session
 	execID        string         // guarded by c.mu; the command that it started
+	following
 
 	size       int64          // of the message
 	output     *answer.Output // the output that the answer contains; set before the request waits
@@ -79,6 +82,7 @@ var handlers = map[string]handler{
 	"session.watch":   {access: reads, over: needsConnection, call: decoded(sessionWatch)},
 	"session.unwatch": {access: reads, urgent: true, over: needsConnection, call: decoded(sessionUnwatch)},
 	"session.locate":  {access: reads, call: decoded(sessionLocate)},
+	"session.move":    {access: changes, call: decoded(sessionMove)},
 
 	"exec.run":    {access: changes, call: decoded(execRun)},
 	"exec.stream": {access: changes, over: needsNDJSON, call: decoded(execStream)},
@@ -161,7 +165,7 @@ func (c *conn) handle(msg []byte) {
 		return
 	}
 	k := &call{c: c, id: req.ID, method: req.Method, msg: msg, params: req.Params, size: int64(len(msg)), receivedAt: time.Now()}
-	if e := c.srv.reserveRequest(c.usage, k.size, handlers[req.Method].urgent); e != nil {
+	if e := c.usage.ReserveRequest(k.size, handlers[req.Method].urgent); e != nil {
 		c.srv.m.RateLimited.Inc()
 		c.grant.EndRequest()
 		c.refuseRequest(req.ID, e)
@@ -173,6 +177,9 @@ func (c *conn) handle(msg []byte) {
 	var err error = fault
 	if fault == nil {
 		data, pending, err = k.recoverPanic(k.dispatch)
+		if err != nil {
+			data, pending, err = k.goElsewhere(err)
+		}
 	}
 	k.msg, k.params = nil, nil
 	if pending {
@@ -194,6 +201,7 @@ func (c *conn) handle(msg []byte) {
 
 func (k *call) dispatch() (any, bool, error) {
 	h, ok := handlers[k.method]
+	k.handler = h
 	if e := k.c.grant.ExpiredError(); e != nil {
 		return nil, false, e
 	}
@@ -240,13 +248,18 @@ func (k *call) recoverPanic(f func() (any, bool, error)) (answer any, pending bo
 
 // runAndAnswer runs f and sends its answer, unless another goroutine will do that.
 func (k *call) runAndAnswer(f func() (any, bool, error)) {
-	if data, pending, err := k.recoverPanic(f); !pending {
+	data, pending, err := k.recoverPanic(f)
+	for again, _ := k.elsewhere(err); again != nil; again, _ = k.elsewhere(err) {
+		data, pending, err = k.recoverPanic(again)
+	}
+	if !pending {
 		k.answer(data, err)
 	}
 }
 
 // answerLater runs f in a goroutine, which answers. f may wait, until ctx ends.
 func (k *call) answerLater(f func() (any, bool, error)) (answer any, pending bool, err error) {
+	k.keep()
 	k.c.spawn(k.method, func() { k.runAndAnswer(f) }) // answers; f ends with ctx; serve waits for it
 	return nil, true, nil
 }
@@ -254,7 +267,7 @@ func (k *call) answerLater(f func() (any, bool, error)) (answer any, pending boo
 // releaseResources gives back everything that the request held.
 func (k *call) releaseResources() {
 	k.c.inFlight.Add(-1)
-	k.c.srv.releaseRequest(k.c.usage, k.size)
+	k.c.usage.ReleaseRequest(k.size)
 	if k.remote != nil {
 		k.remote.msg = nil
 		if k.remote.counted {
@@ -267,7 +280,20 @@ func (k *call) releaseResources() {
 	for _, f := range k.onAnswered {
 		f()
 	}
-	k.output, k.onAnswered = nil, nil // exec.cancel by request_id keeps the call for long
+	k.output, k.onAnswered, k.kept = nil, nil, nil // exec.cancel by request_id keeps the call for long
+}
+
+// reserveAnswer waits until an answer may hold n more bytes. They are given back when the answer has been written.
+func (k *call) reserveAnswer(n int64) error {
+	if n <= transport.KeepBuffer { // as much as a message that is encoded in one piece
+		return nil
+	}
+	release, err := k.c.usage.ReserveAnswer(k.c.ctx, n)
+	if err != nil {
+		return errClientGone
+	}
+	k.onAnswered = append(k.onAnswered, release)
+	return nil
 }
 
 // runDetached runs f, which goes on when the client leaves. A session decides how long f takes, and the connection must not last that long.
@@ -332,6 +358,9 @@ func (k *call) failUnwritable(err error) error {
 // fault returns what the client gets to see of err. The rest goes into the log, under an id that the client gets too.
 func (k *call) fault(err error) *protocol.Error {
 	e := protocol.AsError(err)
+	if e.Code == moved.Code && k.c.transport.Name() != transport.LinkName {
+		return protocol.Errorf(protocol.NodeUnreachable, "the session moves from node to node").With("retry_after_ms", time.Second.Milliseconds())
+	}
 	if e.Code == protocol.InternalError && e.Details["log_id"] == nil {
 		id := rand.Text()[:8]
 		e = protocol.Errorf(e.Code, "%s", e.Message).With("log_id", id)
@@ -351,6 +380,9 @@ type requestQueue struct {
 // request is applied in the queue's goroutine.
 func (k *call) inOrder(key string, slow bool, apply func() (any, bool, error)) (any, bool, error) {
 	c := k.c
+	if slow || c.mustQueue(key) {
+		k.keep()
+	}
 	c.mu.Lock()
 	l := c.queues[key]
 	switch {

@@ -7,10 +7,11 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/coder/websocket"
 	"trl/internal/rig"
 	"trl/internal/testkit"
 	"trl/protocol"
+
+	"github.com/coder/websocket"
 )
 
 // TestMethodsAreTheProtocols: the table here is the one that clients were promised.

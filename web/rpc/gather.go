@@ -125,31 +125,33 @@ func (rs *relays) others() (epochs []string) {
 	return epochs
 }
 
-// findName returns the id of the session that has a name, on any node. While the directory does not work it asks the nodes themselves: it cannot
+// findName returns the epoch of the node that has the session with a name. While the directory does not work it asks the nodes themselves: it cannot
 // say that there is no such session, but one that is there can be used.
-func (k *call) findName(name string) (session string, err error) {
+func (k *call) findName(name string) (epoch string, err error) {
 	rs := k.c.relays
 	if rs.nodes.Degraded() {
-		if session = k.askForName(name); session != "" {
-			return session, nil
+		if epoch = k.askForName(name); epoch != "" {
+			return epoch, nil
 		}
 	}
-	session, err = rs.nodes.FindName(k.c.ctx, k.c.principal.Subject, name)
+	epoch, err = rs.nodes.FindName(k.c.ctx, k.c.principal.Subject, name)
 	if err != nil {
-		if session = k.askForName(name); session != "" {
-			return session, nil
+		if asked := k.askForName(name); asked != "" {
+			return asked, nil
 		}
 	}
-	return session, err
+	return epoch, err
 }
 
 // askForName asks all other nodes for a session of this name.
-func (k *call) askForName(name string) (session string) {
+func (k *call) askForName(name string) (epoch string) {
 	k.ask("session.locate", k.c.relays.others(), protocol.SessionRef{Session: name}, func(data jsontext.Value) error {
 		var at protocol.Located
 		err := json.Unmarshal(data, &at)
-		session = at.SessionID
+		if n, fault := k.c.srv.findNode(at.Node); fault == nil {
+			epoch = n.Epoch
+		}
 		return err
 	})
-	return session
+	return epoch
 }

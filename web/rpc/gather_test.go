@@ -10,6 +10,7 @@ import (
 	"trl/cluster/link"
 	"trl/pool"
 	"trl/protocol"
+	"trl/web/rpc/bounds"
 	"trl/web/rpc/cluster"
 )
 
@@ -96,9 +97,9 @@ func TestGatheringIsBounded(t *testing.T) {
 // TestLargeRelayedAnswersAreBounded: so many answers above link.KeepBuffer of other nodes are on their way to clients of one principal; more wait.
 func TestLargeRelayedAnswersAreBounded(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
-	c := &conn{ctx: ctx, usage: newPrincipalUsage(principalReading, principalAnswers), srv: &Clients{totalUsage: newPrincipalUsage(allReading, allAnswers)}}
+	c := &conn{ctx: ctx, usage: bounds.New().Of(), srv: &Clients{}}
 	var relays []*relay
-	for range principalAnswers / relayedLarge {
+	for range bounds.PrincipalAnswers / relayedLarge {
 		r := &relay{c: c}
 		if err := r.beginLarge(); err != nil {
 			t.Fatal(err)

@@ -84,11 +84,11 @@ func TestLogsDetachedAtOnce(t *testing.T) {
 		if f := c.Answer(detach); !f.OK {
 			t.Fatalf("%+v", f.Error)
 		}
-		if n := g.clients.totalUsage.streams.Load(); n != 0 {
+		if n := g.clients.usages.Total.Streams.Load(); n != 0 {
 			t.Fatal(n)
 		}
 		testkit.Eventually(t, "no stream", func() bool {
-			return g.accountOf("local").streams.Load() == 0
+			return g.accountOf("local").Streams.Load() == 0
 		})
 	}
 }

@@ -8,6 +8,7 @@ import (
 
 	"trl/protocol"
 	"trl/web/auth"
+	"trl/web/rpc/bounds"
 	"trl/web/transport"
 )
 
@@ -17,7 +18,7 @@ type Visit struct {
 	cs     *Clients
 	g      *auth.Grant
 	remote string
-	usage  *principalUsage
+	usage  *bounds.Usage
 	forget func() // gives the usage back
 	leave  func() // gives the place back
 	size   int64  // bytes of the body, which are reserved
@@ -28,18 +29,18 @@ type Visit struct {
 }
 
 // Visit gives a request a place until Leave, or returns the limit that has been reached. remote names the client in the audit log.
-func (cs *Clients) Visit(g *auth.Grant, remote string) (*Visit, *ConnLimit) {
+func (cs *Clients) Visit(g *auth.Grant, remote string) (*Visit, *bounds.ConnLimit) {
 	leave, full := cs.Admit(g)
 	if full != nil {
 		return nil, full
 	}
-	usage, forget := cs.usageOf(g)
+	usage, forget := cs.usages.Of(g)
 	return &Visit{cs: cs, g: g, remote: remote, usage: usage, forget: forget, leave: leave}, nil
 }
 
 // Leave ends the visit. A connection that still uses the place keeps it until its end.
 func (v *Visit) Leave() {
-	v.cs.releaseRequest(v.usage, v.size)
+	v.usage.ReleaseRequest(v.size)
 	v.forget()
 	v.release(func() { v.left = true })
 }
@@ -60,7 +61,7 @@ func (v *Visit) ReadBody(ctx context.Context, control *http.ResponseController, 
 		if read != nil {
 			return nil
 		}
-		release, err := v.cs.reserveReading(ctx, v.usage)
+		release, err := v.usage.ReserveReading(ctx, v.cs.live().MaxFrame)
 		if err != nil {
 			return protocol.Errorf(protocol.RateLimited, "too many large requests are being read")
 		}
@@ -73,7 +74,7 @@ func (v *Visit) ReadBody(ctx context.Context, control *http.ResponseController, 
 	if err != nil {
 		return nil, badBody(transport.ReasonOf(err), err)
 	}
-	if e := v.cs.reserveRequest(v.usage, int64(len(body)), false); e != nil {
+	if e := v.usage.ReserveRequest(int64(len(body)), false); e != nil {
 		return nil, e
 	}
 	v.size = int64(len(body))

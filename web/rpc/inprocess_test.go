@@ -15,6 +15,7 @@ import (
 	"trl/pool"
 	"trl/protocol"
 	"trl/web/auth"
+	"trl/web/rpc/bounds"
 	"trl/web/transport"
 )
 
@@ -137,8 +138,8 @@ func TestBodiesOfVisitsAreBounded(t *testing.T) {
 	large := int(limits.MaxFrame)
 	first := g.visit(who)
 	var release []func()
-	for range principalReading / limits.MaxFrame {
-		f, err := g.clients.reserveReading(t.Context(), first.usage)
+	for range bounds.PrincipalReading / limits.MaxFrame {
+		f, err := first.usage.ReserveReading(t.Context(), limits.MaxFrame)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -158,7 +159,7 @@ func TestBodiesOfVisitsAreBounded(t *testing.T) {
 		f()
 	}
 	var held []*Visit
-	for range principalRequests / limits.MaxFrame {
+	for range bounds.PrincipalRequests / limits.MaxFrame {
 		v, e := read(testkit.Patience, large)
 		if e != nil {
 			t.Fatal(e)
@@ -176,7 +177,7 @@ func TestBodiesOfVisitsAreBounded(t *testing.T) {
 	for _, v := range append(held[1:], v, first) {
 		v.Leave()
 	}
-	if n := g.clients.totalUsage.requests.Load(); n != 0 {
+	if n := g.clients.usages.Total.Requests.Load(); n != 0 {
 		t.Errorf("%d bytes are left", n)
 	}
 }

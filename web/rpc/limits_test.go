@@ -14,6 +14,8 @@ import (
 	"trl/internal/testkit/gateway"
 	"trl/internal/testkit/limits"
 	"trl/pool"
+	"trl/web/auth"
+	"trl/web/rpc/bounds"
 )
 
 // limitProbes go beyond the bounds of docs/limits.md that this package holds.
@@ -70,7 +72,7 @@ var limitProbes = map[string]limits.Probe{
 	"messages above 256 KiB in transit, each counted as the largest possible one": func(t *testing.T) []string {
 		g := start(t, withTokens, func(c *config) { c.stall = testkit.Patience })
 		var begun []func()
-		for range principalReading / (4 << 20) {
+		for range bounds.PrincipalReading / (4 << 20) {
 			c := g.Dial(gateway.UserToken)
 			w, err := c.Ws.Writer(context.Background(), websocket.MessageText)
 			if err != nil {
@@ -87,8 +89,8 @@ var limitProbes = map[string]limits.Probe{
 		}
 		a := g.accountOf("bob")
 		testkit.Eventually(t, "all places are taken", func() bool {
-			if a.reading.TryAcquire(1) {
-				a.reading.Release(1)
+			if a.Reading.TryAcquire(1) {
+				a.Reading.Release(1)
 				return false
 			}
 			return true
@@ -103,12 +105,12 @@ var limitProbes = map[string]limits.Probe{
 		held := bob.Begin("exec.run", object{"command": "sleep 300", "stdin": strings.Repeat("x", 1<<20)})
 		bob.Call("system.ping", nil) // it was read
 		a := g.accountOf("bob")
-		if n := a.requests.Load(); n < 1<<20 || n > 1<<20+200 {
+		if n := a.Requests.Load(); n < 1<<20 || n > 1<<20+200 {
 			t.Errorf("a request of 1 MiB counts %d", n)
 		}
-		a.requests.Add(principalRequests - 2<<20) // as of others
+		a.Requests.Add(bounds.PrincipalRequests - 2<<20) // as of others
 		f := bob.Try("exec.run", object{"command": ":", "stdin": strings.Repeat("x", 1<<20)})
-		if f.Error == nil || f.Error.Details.Num("limit") != principalRequests {
+		if f.Error == nil || f.Error.Details.Num("limit") != bounds.PrincipalRequests {
 			t.Errorf("%+v", f.Error)
 		}
 		bob.Call("system.ping", nil) // a small one finds room
@@ -122,17 +124,17 @@ var limitProbes = map[string]limits.Probe{
 		g := start(t, withTokens)
 		bob, ann := g.Dial(gateway.UserToken), g.Dial(gateway.AdminToken)
 		logs := longLogs(bob, ann)
-		own := g.accountOf("bob").answers
-		if !own.TryAcquire(principalAnswers) {
+		own := g.accountOf("bob").Answers
+		if !own.TryAcquire(bounds.PrincipalAnswers) {
 			t.Fatal("answers hold something")
 		}
-		return waits(t, g, bob, ann, logs, func() { own.Release(principalAnswers) })
+		return waits(t, g, bob, ann, logs, func() { own.Release(bounds.PrincipalAnswers) })
 	},
 	"streams that are followed": func(t *testing.T) []string {
 		g := start(t)
 		c := g.Dial()
 		execs := queued(c, maxStreams)
-		for range principalStreams/maxStreams - 1 {
+		for range bounds.PrincipalStreams/maxStreams - 1 {
 			d := g.Dial()
 			for _, e := range execs {
 				d.Call("exec.attach", object{"exec_id": e})
@@ -143,25 +145,25 @@ var limitProbes = map[string]limits.Probe{
 	"messages above 256 KiB in transit": func(t *testing.T) []string {
 		g := start(t)
 		c := g.Dial()
-		if !g.clients.totalUsage.reading.TryAcquire(allReading) {
+		if !g.clients.usages.Total.Reading.TryAcquire(bounds.AllReading) {
 			t.Fatal("something is being read")
 		}
 		return waits(t, g, c, nil, func(c *rig.Client) int {
 			return c.Begin("exec.run", object{"session_id": "no", "command": strings.Repeat("x", 300<<10)})
-		}, func() { g.clients.totalUsage.reading.Release(allReading) })
+		}, func() { g.clients.usages.Total.Reading.Release(bounds.AllReading) })
 	},
 	"bytes of requests in flight": func(t *testing.T) []string {
 		g := start(t)
 		c := g.Dial()
-		g.clients.totalUsage.requests.Add(allRequests)
+		g.clients.usages.Total.Requests.Add(bounds.AllRequests)
 		f := c.Try("system.ping", nil)
-		if f.Error == nil || f.Error.Details.Num("limit") != allRequests {
+		if f.Error == nil || f.Error.Details.Num("limit") != bounds.AllRequests {
 			t.Errorf("%+v", f)
 		}
 		if f := c.Try("session.destroy", object{"session_id": "no", "force": true}); f.Code() != "SESSION_NOT_FOUND" {
 			t.Errorf("what ends work is not heard: %+v", f)
 		}
-		g.clients.totalUsage.requests.Add(-allRequests)
+		g.clients.usages.Total.Requests.Add(-bounds.AllRequests)
 		c.Call("system.ping", nil)
 		return limits.Came(f)
 	},
@@ -169,26 +171,28 @@ var limitProbes = map[string]limits.Probe{
 		g := start(t)
 		c := g.Dial()
 		logs := longLogs(c)
-		if !g.clients.totalUsage.answers.TryAcquire(allAnswers) {
+		if !g.clients.usages.Total.Answers.TryAcquire(bounds.AllAnswers) {
 			t.Fatal("answers hold something")
 		}
-		return waits(t, g, c, nil, logs, func() { g.clients.totalUsage.answers.Release(allAnswers) })
+		return waits(t, g, c, nil, logs, func() { g.clients.usages.Total.Answers.Release(bounds.AllAnswers) })
 	},
 }
 
 // TestLimitsPage checks the bounds of docs/limits.md that this package holds.
 func TestLimitsPage(t *testing.T) {
-	limits.Check(t, func(constant string) bool { return strings.HasPrefix(constant, "web/rpc.") }, limitProbes)
+	limits.Check(t, func(constant string) bool {
+		return strings.HasPrefix(constant, "web/rpc.") || strings.HasPrefix(constant, "web/rpc/bounds.")
+	}, limitProbes)
 }
 
 // accountOf is what a principal that is connected has on its account.
-func (g *server) accountOf(name string) *principalUsage {
+func (g *server) accountOf(name string) *bounds.Usage {
 	if throughRelay {
 		g.T.Skip("it reaches into what the client's gateway counts")
 	}
-	g.clients.mu.Lock()
-	defer g.clients.mu.Unlock()
-	return g.clients.usages[name]
+	u, leave := g.clients.usages.Of(&auth.Grant{Principal: auth.Principal{Subject: name}})
+	defer leave()
+	return u
 }
 
 // queued are commands that wait or sleep, in sessions of 64.

@@ -17,6 +17,7 @@ import (
 	"trl/web/audit"
 	"trl/web/auth"
 	"trl/web/listen"
+	"trl/web/rpc/bounds"
 	"trl/web/rpc/cluster"
 	"trl/web/transport"
 )
@@ -113,7 +114,7 @@ func startNode(t testing.TB, tune func(*pool.Config), change ...func(*config)) *
 		}
 		g.clients.Serve(conn, who, auth.ClientAddr(r), r.RemoteAddr)
 	})}
-	gated := listen.LimitStrangers(l, func() time.Duration { return cfg.SlowClient }, g.Metrics.ClientsRefused.WithLabelValues(GroupStrangers))
+	gated := listen.LimitStrangers(l, func() time.Duration { return cfg.SlowClient }, g.Metrics.ClientsRefused.WithLabelValues(bounds.GroupStrangers))
 	g.Pool.Start()
 	var served sync.WaitGroup
 	served.Go(func() { srv.Serve(gated) })

@@ -2,11 +2,6 @@ package rpc
 
 import (
 	"context"
-	"errors"
-	"time"
-
-	"github.com/go-json-experiment/json"
-	"github.com/go-json-experiment/json/jsontext"
 
 	"trl/cluster/link"
 	"trl/pool/share"
@@ -39,8 +34,12 @@ func (cs *Clients) AdmitHTTP(h *link.Hello) (g *auth.Grant, leave func(), err er
 	return g, leave, nil
 }
 
-// ServeLink serves the client of another node over its link, until the link is over.
+// ServeLink serves the client of another node, or that node itself, over its link, until the link is over.
 func (cs *Clients) ServeLink(h *link.Hello, l *link.Conn) {
+	if h.Carries == link.ForMove {
+		cs.Moves.ServeLink(l)
+		return
+	}
 	t := transport.NewLink(l, h)
 	g, err := cs.grantOf(h)
 	if err != nil { // the share link has ended since AdmitLink
@@ -72,9 +71,6 @@ func (cs *Clients) grantOf(h *link.Hello) (*auth.Grant, error) {
 	return auth.ForLink(auth.Principal{Subject: h.Principal, Role: auth.Role(h.Role)}, h.Credential, h.Terms.Expires()), nil
 }
 
-// guestTimeout bounds the question of GuestElsewhere.
-const guestTimeout = 5 * time.Second
-
 // GuestElsewhere returns the grant of a share link of another node, or nil if there is none. The node tells what the link allows. The error says that the
 // node cannot be asked now.
 func (cs *Clients) GuestElsewhere(ctx context.Context, token string) (*auth.Grant, *protocol.Error) {
@@ -90,22 +86,12 @@ func (cs *Clients) GuestElsewhere(ctx context.Context, token string) (*auth.Gran
 	case cluster.Gone:
 		return nil, nil
 	}
-	ctx, cancel := context.WithTimeout(ctx, guestTimeout)
-	defer cancel()
-	var can protocol.Capabilities
-	h := &link.Hello{Principal: "guest", Role: string(auth.Viewer), Share: token, Transport: transport.WebSocketName}
-	err := cluster.Ask(ctx, nodes, epoch, h, []byte(`{"id":0,"method":"system.capabilities"}`), nil, func(data jsontext.Value) error {
-		return json.Unmarshal(data, &can)
-	})
-	if e, answered := errors.AsType[*protocol.Error](err); err != nil && (!answered || e.Code == protocol.NodeUnreachable) {
-		cs.log.Debug().Err(err).Msg("node of a share link cannot be asked")
-		if !answered { // the link broke
-			e = cluster.Unreachable(n.Node, time.Second)
-		}
-		return nil, e
+	can, fault := cluster.AskGuest(ctx, nodes, n, token)
+	if fault != nil {
+		cs.log.Debug().Err(fault).Msg("node of a share link cannot be asked")
 	}
-	if err != nil || can.Principal.Share == nil {
-		return nil, nil
+	if can == nil {
+		return nil, fault
 	}
 	return &auth.Grant{
 		Principal: auth.Principal{Subject: can.Principal.Subject, Role: auth.Role(can.Principal.Role)},

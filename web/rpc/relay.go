@@ -15,6 +15,7 @@ import (
 	"trl/cluster/link"
 	"trl/metrics"
 	"trl/protocol"
+	"trl/web/audit"
 	"trl/web/rpc/cluster"
 	"trl/web/transport"
 )
@@ -48,6 +49,7 @@ type relay struct {
 	queue      [][]byte           // guarded by mu; requests that wait for the link
 	waiting    map[string][]*call // guarded by mu; unanswered requests by id, those of equal ids in their order
 	over       bool               // guarded by mu; nothing can be sent any more
+	passing    bool               // guarded by mu; an answer is being passed on, or its request sent elsewhere
 	halfClosed bool               // guarded by mu; the owner knows that the client sends nothing more
 	follows    bool               // guarded by mu; more may come than answers, now or later
 
@@ -335,7 +337,7 @@ const relayedLarge = 64 << 20
 // beginLarge waits until a large message may be read. endLarge undoes it.
 func (r *relay) beginLarge() (err error) {
 	if r.release == nil {
-		r.release, err = acquire(r.c.ctx, r.c.usage.answers, r.c.srv.totalUsage.answers, relayedLarge)
+		r.release, err = r.c.usage.ReserveAnswer(r.c.ctx, relayedLarge)
 	}
 	return err
 }
@@ -408,6 +410,7 @@ func (r *relay) passAnswer(msg []byte) error {
 	if k == nil {
 		return errAnswer
 	}
+	defer r.passed()
 	var fault *protocol.Error
 	if bytes.HasPrefix(rest, failurePrefix) {
 		var failure struct {
@@ -445,12 +448,20 @@ func (r *relay) take(id string) *call {
 	if len(calls) == 0 {
 		return nil
 	}
+	r.passing = true
 	if len(calls) == 1 {
 		delete(r.waiting, id)
 	} else {
 		r.waiting[id] = calls[1:]
 	}
 	return calls[0]
+}
+
+// passed undoes what take has noted.
+func (r *relay) passed() {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.passing = false
 }
 
 // passAnswer sends the owner's answer to a request; fault is what it says, if it is a failure.
@@ -467,7 +478,7 @@ func (k *call) passAnswer(msg []byte, fault *protocol.Error) {
 			c.request.SetFault(fault.Code)
 		}
 	case k.needsAudit && c.srv.config.Audit != nil:
-		data = cluster.IDsOfAnswer(msg)
+		data = audit.IDsOf(msg)
 	}
 	if name := k.remote.target.Name; fault == nil && name != "" && (k.method == "session.create" || k.method == "session.rename") {
 		c.relays.noteName(c, name, k.remote.relay.epoch)

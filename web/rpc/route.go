@@ -9,8 +9,9 @@ import (
 	"github.com/go-json-experiment/json"
 	"github.com/go-json-experiment/json/jsontext"
 
-	"trl/pool/ids"
+	"trl/pool/moved"
 	"trl/protocol"
+	"trl/web/audit"
 	"trl/web/auth"
 	"trl/web/rpc/cluster"
 )
@@ -18,54 +19,17 @@ import (
 // A request goes to the node that has its session. An id says which node that is. A name is looked up: here, among the names that the connection has
 // used, and then in the cluster's directory. A new session goes where there is room.
 
-// target are the params that decide where a request goes.
-type target struct {
-	SessionID   string         `json:"session_id"`
-	Session     string         `json:"session"`
-	ExecID      string         `json:"exec_id"`
-	ProcessID   string         `json:"process_id"`
-	TermID      string         `json:"term_id"`
-	ShareID     string         `json:"share_id"`
-	RecordingID string         `json:"recording_id"`
-	StreamID    string         `json:"stream_id"`
-	RequestID   jsontext.Value `json:"request_id"`
-
-	Name       string            `json:"name"` // of session.create
-	Node       string            `json:"node"` // of session.create and system.drain
-	Where      map[string]string `json:"where"`
-	RequestKey string            `json:"request_key"`
-	IfExists   string            `json:"if_exists"`
-
-	// What only a connection can do.
-	WindowBytes  int64  `json:"window_bytes"`
-	Follow       bool   `json:"follow"`
-	OnDisconnect string `json:"on_disconnect"`
-}
-
 // defaults are the methods that use the default session if the request names none, and whether they make it.
 var defaults = map[string]bool{"exec.run": true, "exec.stream": true, "exec.cancel": false, "process.start": true, "term.open": true}
-
-// id returns the id that the request is about, and its kind.
-func (t *target) id() (kind byte, id string) {
-	for _, x := range []struct {
-		kind byte
-		id   string
-	}{{'s', t.SessionID}, {'x', t.ExecID}, {'p', t.ProcessID}, {'t', t.TermID}, {'l', t.ShareID}, {'r', t.RecordingID}} {
-		if x.id != "" {
-			return x.kind, x.id
-		}
-	}
-	return 0, ""
-}
 
 // remote is what a request has that may be carried out by another node.
 type remote struct {
 	h      handler
-	msg    []byte   // the request, as long as it may have to be sent again
-	target target   // of msg
-	name   string   // the name of its session, if the node was found by it; "": by an id
-	next   []string // nodes to ask if this one takes no new session
-	tries  int      // how often its session has been looked for
+	msg    []byte         // the request, as long as it may have to be sent again
+	target cluster.Target //  of msg
+	name   string         // the name of its session, if the node was found by it; "": by an id
+	next   []string       // nodes to ask if this one takes no new session
+	tries  int            // how often its session has been looked for
 
 	relay    *relay        // guarded by conn.mu; where it was sent last; nil: it is carried out here
 	counted  bool          // it counts as a task of the connection until it has been answered
@@ -90,12 +54,12 @@ func (rm *remote) finish() {
 // route carries out a request here, or passes it to the node that has its session.
 func (k *call) route(h handler) (any, bool, error) {
 	c := k.c
-	var t target
+	var t cluster.Target
 	if c.grant.Share != nil || json.Unmarshal(k.params, &t) != nil && len(k.params) > 0 { // the guest of a session of this node; or params that are refused
 		return h.call.run(k, k.params)
 	}
 	if k.method == "stream.ack" {
-		epoch, _ := cluster.EpochOfStream(t.StreamID)
+		epoch, _ := c.placeOfStream(t.StreamID)
 		c.mu.Lock()
 		r := c.relays.byEpoch[epoch]
 		c.mu.Unlock()
@@ -105,8 +69,8 @@ func (k *call) route(h handler) (any, bool, error) {
 		k.remote = &remote{h: h, target: t}
 		return k.sendTo(epoch, k.msg)
 	}
-	if kind, id := t.id(); id != "" {
-		epoch, ok := ids.EpochOf(kind, id)
+	if kind, id := t.ID(); id != "" {
+		epoch, ok := c.placeOf(kind, id)
 		if ok && kind == 'r' && epoch != c.relays.self && !c.relays.isOther(epoch) {
 			return k.routeOldRecording(h)
 		}
@@ -122,13 +86,16 @@ func (k *call) route(h handler) (any, bool, error) {
 		if e := k.checkRelayedHTTP(&t); e != nil {
 			return nil, false, e
 		}
-		k.remote = &remote{h: h, target: t}
+		k.remote = &remote{h: h, msg: bytes.Clone(k.msg), target: t}
 		c.rememberCall(k)
-		if k.method == "session.rename" {
-			k.remote.msg = bytes.Clone(k.msg)
-			return k.renameInTurn(t.SessionID, func() (any, bool, error) { return k.sendTo(epoch, k.remote.msg) })
+		send := func() (any, bool, error) { return k.sendTo(epoch, k.remote.msg) }
+		switch {
+		case k.method == "session.rename":
+			return k.renameInTurn(t.SessionID, send)
+		case t.SessionID != "" && c.mustQueue(t.SessionID):
+			return k.inOrder(t.SessionID, false, send)
 		}
-		return k.sendTo(epoch, k.msg)
+		return send()
 	}
 	switch _, usesDefault := defaults[k.method]; {
 	case k.method == "session.create":
@@ -193,7 +160,7 @@ func (k *call) renameInTurn(key string, f func() (any, bool, error)) (any, bool,
 
 // routeGuest passes a guest's request to the node of its share link.
 func (k *call) routeGuest(h handler, epoch string) (any, bool, error) {
-	var t target
+	var t cluster.Target
 	if json.Unmarshal(k.params, &t) == nil {
 		if e := k.checkRelayedHTTP(&t); e != nil {
 			return nil, false, e
@@ -259,7 +226,7 @@ func (k *call) sendTo(epoch string, msg []byte) (any, bool, error) {
 		k.auditParams = k.decodeForAudit(msg)
 	}
 	if id := rm.target.SessionID; id != "" {
-		k.session = validID(id)
+		k.session = audit.ValidID(id)
 	}
 	for {
 		r := c.relayTo(epoch)
@@ -289,7 +256,7 @@ func (k *call) decodeForAudit(msg []byte) any {
 }
 
 // checkRelayedHTTP refuses, for a request over HTTP, what its method would refuse here: the other node sees a connection.
-func (k *call) checkRelayedHTTP(t *target) *protocol.Error {
+func (k *call) checkRelayedHTTP(t *cluster.Target) *protocol.Error {
 	if k.c.request == nil {
 		return nil
 	}
@@ -306,22 +273,21 @@ func (k *call) checkRelayedHTTP(t *target) *protocol.Error {
 func (k *call) lookUp(name string, failed *protocol.Error) (any, bool, error) {
 	c, rm := k.c, k.remote
 	rm.tries++
-	session, err := k.findName(name)
+	epoch, err := k.findName(name)
 	if err != nil {
 		return nil, false, err
 	}
-	epoch, _ := ids.EpochOf('s', session)
 	before := ""
 	if rm.relay != nil {
 		before = rm.relay.epoch
 	}
 	switch {
-	case session != "" && epoch == before && failed != nil: // nothing has changed
+	case epoch != "" && epoch == before && failed != nil: // nothing has changed
 		return nil, false, failed
-	case session != "" && c.relays.isOther(epoch):
+	case epoch != "" && c.relays.isOther(epoch):
 		c.relays.noteName(c, name, epoch)
 		return k.sendTo(epoch, rm.msg)
-	case session != "":
+	case epoch != "":
 		return k.here()
 	case !defaults[k.method] || rm.target.Session != "":
 		if failed != nil { // no other session has the name, so the node remembers the one that had it
@@ -351,7 +317,7 @@ func (k *call) sendToFirst(epochs []string) (any, bool, error) {
 }
 
 // routeByRequest sends an exec.cancel where the request went that it names.
-func (k *call) routeByRequest(h handler, t target) (any, bool, error) {
+func (k *call) routeByRequest(h handler, t cluster.Target) (any, bool, error) {
 	c := k.c
 	earlier := c.findCall(t.RequestID)
 	if earlier == nil || c.request != nil {
@@ -385,7 +351,7 @@ func (k *call) routeByRequest(h handler, t target) (any, bool, error) {
 }
 
 // routeCreate decides where a session is made. One that has the wanted name or request key already is where it is.
-func (k *call) routeCreate(h handler, t target) (any, bool, error) {
+func (k *call) routeCreate(h handler, t cluster.Target) (any, bool, error) {
 	c := k.c
 	if t.OnDisconnect == "destroy" && c.request != nil || t.Name != "" && c.srv.pool.HasOpen(c.principal.Subject, t.Name) && !c.mustQueue(nameKey(t.Name)) {
 		return h.call.run(k, k.params)
@@ -434,14 +400,13 @@ func (k *call) findOrPlace() (any, bool, error) {
 // findExisting returns the epoch of the session that has the name or the request key of a session.create; "": there is none.
 func (k *call) findExisting() (epoch string, err error) {
 	c, rm := k.c, k.remote
-	session := ""
 	if rm.target.RequestKey != "" {
-		session, err = c.relays.nodes.FindKey(c.ctx, c.principal.Subject, rm.target.RequestKey)
+		epoch, err = c.relays.nodes.FindKey(c.ctx, c.principal.Subject, rm.target.RequestKey)
 	}
-	if err == nil && session == "" && rm.target.Name != "" {
-		session, err = k.findName(rm.target.Name)
+	if err == nil && epoch == "" && rm.target.Name != "" {
+		epoch, err = k.findName(rm.target.Name)
 	}
-	if epoch, _ = ids.EpochOf('s', session); epoch != c.relays.self && !c.relays.isOther(epoch) {
+	if epoch != c.relays.self && !c.relays.isOther(epoch) {
 		epoch = ""
 	}
 	return epoch, err
@@ -450,10 +415,16 @@ func (k *call) findExisting() (epoch string, err error) {
 // tryElsewhere carries out a request at another node, in a goroutine, if the failure that a node has answered says that it was the wrong one.
 func (k *call) tryElsewhere(fault *protocol.Error) bool {
 	c, rm := k.c, k.remote
-	if rm == nil || rm.msg == nil || c.ctx.Err() != nil || rm.tries > maxLookups {
+	if rm == nil || rm.msg == nil || c.ctx.Err() != nil {
 		return false
 	}
-	if epoch := winnerOf(fault); rm.name != "" && c.relays.isOther(epoch) {
+	if fault.Code == moved.Code {
+		return k.follow(fault)
+	}
+	if rm.tries > maxLookups {
+		return false
+	}
+	if epoch := c.winnerOf(fault); rm.name != "" && c.relays.isOther(epoch) {
 		c.relays.noteName(c, rm.name, epoch)
 	}
 	var again func() (any, bool, error)
@@ -461,7 +432,7 @@ func (k *call) tryElsewhere(fault *protocol.Error) bool {
 	case len(rm.next) > 0 && (full || fault.Code == protocol.ShuttingDown || fault.Code == protocol.NodeUnreachable):
 		again = func() (any, bool, error) { return k.sendToFirst(rm.next) }
 	case fault.Code == protocol.SessionExists && k.takesExisting(): // it was made on another node at the same time
-		epoch := winnerOf(fault)
+		epoch := c.winnerOf(fault)
 		if !c.relays.isOther(epoch) && epoch != c.relays.self {
 			return false
 		}
@@ -469,6 +440,9 @@ func (k *call) tryElsewhere(fault *protocol.Error) bool {
 		again = func() (any, bool, error) { return k.sendToFirst([]string{epoch}) }
 	case rm.name != "" && rm.relay != nil && slices.Contains([]protocol.Code{protocol.SessionNotFound, protocol.SessionLost, protocol.SessionTerminated}, fault.Code):
 		again = func() (any, bool, error) { return k.lookUp(rm.name, fault) }
+	case rm.name == "" && rm.relay != nil && !k.searched && (fault.Code == protocol.NodeUnreachable || fault.Code == protocol.SessionLost): // it may have moved before
+		k.kept = rm.msg
+		again = func() (any, bool, error) { return k.search(k.mark(), fault) }
 	default:
 		return false
 	}
@@ -486,9 +460,9 @@ func (k *call) takesExisting() bool {
 }
 
 // winnerOf returns the epoch of the session that has the name already, if fault is about that.
-func winnerOf(fault *protocol.Error) string {
+func (c *conn) winnerOf(fault *protocol.Error) string {
 	id, _ := fault.Details["session_id"].(string)
-	epoch, _ := ids.EpochOf('s', id)
+	epoch, _ := c.placeOf('s', id)
 	return epoch
 }
 

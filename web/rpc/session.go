@@ -95,7 +95,11 @@ func sessionList(k *call, q *protocol.SessionList) (any, bool, error) {
 		partial := k.gather(k.otherNodes(of), q, func(data jsontext.Value) error {
 			var more protocol.Sessions
 			err := json.Unmarshal(data, &more)
-			list = append(list, more.Sessions...)
+			for _, s := range more.Sessions { // one that has just moved may be in the answers of both nodes
+				if !slices.ContainsFunc(list, func(i protocol.SessionInfo) bool { return i.SessionID == s.SessionID }) {
+					list = append(list, s)
+				}
+			}
 			return err
 		})
 		slices.SortStableFunc(list, func(a, b protocol.SessionInfo) int { return a.CreatedAt.Compare(b.CreatedAt) })
@@ -170,6 +174,12 @@ func sessionUnwatch(k *call, q *protocol.SessionRef) (any, bool, error) {
 			}
 			return nil, false, nil
 		})
+	})
+}
+
+func sessionMove(k *call, q *protocol.SessionMove) (any, bool, error) {
+	return k.withSession(q.SessionRef, true, func(s *pool.Session) (any, bool, error) {
+		return k.runDetached(func(ctx context.Context) (any, error) { return k.c.srv.Moves.Move(ctx, s, q.Node) })
 	})
 }
 

@@ -204,12 +204,12 @@ func (c *conn) attachLocked(src source, offset int64, block bool) (sub, before *
 			return nil, nil, err
 		}
 	}
-	if e := c.reserveStream(); e != nil {
+	if e := c.usage.ReserveStream(); e != nil {
 		return nil, nil, e
 	}
 	defer func() {
 		if err != nil {
-			c.usage.streams.Add(-1)
+			c.usage.Streams.Add(-1)
 		}
 	}()
 	// A binary frame may end in the middle of a character, so that what a user types appears at once.
@@ -258,7 +258,7 @@ func (c *conn) unsubscribeLocked(sub *subscription) {
 	if sub.viewer != nil {
 		sub.viewer.Leave()
 	}
-	c.usage.streams.Add(-1)
+	c.usage.Streams.Add(-1)
 	if c.subs[sub.stream] == sub {
 		delete(c.subs, sub.stream)
 	}

@@ -9,6 +9,7 @@ import (
 	"trl/pool"
 	"trl/pool/events"
 	"trl/protocol"
+	"trl/web/transport"
 )
 
 // watch sends one client everything that happens in one session: the pool's events in their order, and, between exec.started and exec.exit, the
@@ -128,6 +129,9 @@ func (w *watch) run(current *pool.Exec) {
 			state := w.s.Summary().State
 			there = c.sendEvent("session.state", &protocol.SessionState{SessionID: w.s.ID(), From: state, To: state, At: time.Now()})
 		default:
+			if w.s.HasMoved() {
+				c.end(transport.ReasonNodeGone) // the client comes back, and watches it where it is
+			}
 			there = false // io.EOF after session.state TERMINATED, or stop was called
 		}
 	}

@@ -50,6 +50,7 @@ REPEATS: dict[str, Literal["never", "always", "keyed", "end"]] = {
     "session.watch": "always",
     "session.unwatch": "always",
     "session.locate": "always",
+    "session.move": "always",
     "exec.run": "keyed",
     "exec.stream": "keyed",
     "exec.wait": "always",
@@ -621,6 +622,18 @@ class SessionList(TypedDict):
     label: NotRequired[str]
     all: NotRequired[bool]
     owner: NotRequired[str]
+
+
+class SessionMove(TypedDict):
+    session_id: NotRequired[str]
+    session: NotRequired[str]
+    node: str
+
+
+class SessionMoved(TypedDict):
+    session_id: str
+    node: str
+    state_lost: NotRequired[list[str]]
 
 
 class SessionRef(TypedDict):

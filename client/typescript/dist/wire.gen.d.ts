@@ -897,6 +897,24 @@ export interface SessionList {
   owner?: string;
 }
 
+export interface SessionMove {
+  /** the session's id; opaque */
+  session_id?: string;
+  /** the session's name, instead of its id */
+  session?: string;
+  /** the name of the node that has it; absent if there is only one node */
+  node: string;
+}
+
+export interface SessionMoved {
+  /** the session's id; opaque */
+  session_id: string;
+  /** the name of the node that has it; absent if there is only one node */
+  node: string;
+  /** the parts of the state after the last answered command that are lost: variables, functions, aliases, options (with traps and the umask), working_dir, or the name of an option; absent if none are */
+  state_lost?: string[];
+}
+
 export interface SessionRef {
   /** the session's id; opaque */
   session_id?: string;
@@ -1420,6 +1438,8 @@ export interface Methods {
   "session.unwatch": { params: SessionRef; result: {} };
   /** Tells which node of a cluster has the session, and at which address clients reach that node without another one in between. On a single node it is that node. */
   "session.locate": { params: SessionRef; result: Located };
+  /** Moves an idle session to another node of the cluster. Its id, its name and its ended commands stay as they are; clients need not know. Commands that are sent meanwhile run there. If it is on that node already, nothing is done. */
+  "session.move": { params: SessionMove; result: SessionMoved };
   /** Runs a command in the session's shell and answers with its output and exit code. A command that fails is a result, not an error. */
   "exec.run": { params: ExecRun; result: ExecResult };
   /** Runs a command like exec.run, answers at once and sends its output as it arrives: `exec.output` events, then one `exec.exit`. */

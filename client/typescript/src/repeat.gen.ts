@@ -14,6 +14,7 @@ export const repeats: Record<keyof Methods, "never" | "always" | "keyed" | "end"
   "session.watch": "always",
   "session.unwatch": "always",
   "session.locate": "always",
+  "session.move": "always",
   "exec.run": "keyed",
   "exec.stream": "keyed",
   "exec.wait": "always",

@@ -29,11 +29,13 @@ type Nodes interface {
 	// Dial makes a link to a known node, for the client that h describes. ctx bounds only the dialling. The link ends with its Close, and at the latest
 	// with the gateway. The error is a *link.UnreachableError, or a *protocol.Error for the client; any other error counts as unreachable.
 	Dial(ctx context.Context, epoch string, h *link.Hello) (*link.Conn, error)
-	// FindName returns the id of the session that has a principal's name, on any node. It returns "" if there is none, or if its node is no longer known.
-	// It may wait for the directory; the error is then a *protocol.Error DIRECTORY_UNAVAILABLE.
-	FindName(ctx context.Context, principal, name string) (session string, err error)
+	// FindName returns the epoch of the node whose session has a principal's name, or "" if there is none, or if its node is no longer known. It may wait
+	// for the directory; the error is then a *protocol.Error DIRECTORY_UNAVAILABLE.
+	FindName(ctx context.Context, principal, name string) (epoch string, err error)
 	// FindKey is FindName for the request key of a session.create.
-	FindKey(ctx context.Context, principal, key string) (session string, err error)
+	FindKey(ctx context.Context, principal, key string) (epoch string, err error)
+	// FindMoved is FindName for a session that has moved to another node. mark is that of an id, see ids.MarkOf.
+	FindMoved(ctx context.Context, mark string) (epoch string, err error)
 	// Place returns the epochs of the nodes to ask for a new session, the best one first; this node may be among them. where has labels that the node
 	// must have, node the name of the only node to ask; both may be empty. The error is a *protocol.Error for the client: INVALID_PARAMS about node or
 	// where if no node has that name or those labels, MAX_SESSIONS_REACHED or SHUTTING_DOWN if those that have take no sessions. It does not wait. It may
@@ -166,4 +168,29 @@ func awaitEnd(l *link.Conn) error {
 			return err
 		}
 	}
+}
+
+// guestTimeout bounds the question of AskGuest.
+const guestTimeout = 5 * time.Second
+
+// AskGuest asks a node what its share link with this token allows. It returns nil if there is no such link. The error says that the node cannot be asked
+// now.
+func AskGuest(ctx context.Context, nodes Nodes, n protocol.Node, token string) (*protocol.Capabilities, *protocol.Error) {
+	ctx, cancel := context.WithTimeout(ctx, guestTimeout)
+	defer cancel()
+	can := new(protocol.Capabilities)
+	h := &link.Hello{Principal: "guest", Role: "viewer", Share: token, Transport: "websocket"}
+	err := Ask(ctx, nodes, n.Epoch, h, []byte(`{"id":0,"method":"system.capabilities"}`), nil, func(data jsontext.Value) error {
+		return json.Unmarshal(data, can)
+	})
+	e, answered := errors.AsType[*protocol.Error](err)
+	switch {
+	case err != nil && !answered: // the link broke
+		return nil, Unreachable(n.Node, time.Second)
+	case err != nil && e.Code == protocol.NodeUnreachable:
+		return nil, e
+	case err != nil || can.Principal.Share == nil:
+		return nil, nil
+	}
+	return can, nil
 }

@@ -1,4 +1,5 @@
-package pool
+// Package settings has what the operator sets for a pool.
+package settings
 
 import (
 	"cmp"
@@ -12,10 +13,10 @@ import (
 	"trl/protocol"
 )
 
-// maxKeptOutput is how many bytes of output are kept for the answers of exec.run, of one principal's commands, until a command has ended and its
+// MaxKeptOutput is how many bytes of output are kept for the answers of exec.run, of one principal's commands, until a command has ended and its
 // answers are written. All principals together have twice as much. The first 64 KiB of each half of a stream's text are not counted. Beyond the
 // budget an answer has less of its command's output, as with a smaller max_output_bytes, and says so.
-const maxKeptOutput = 512 << 20
+const MaxKeptOutput = 512 << 20
 
 // Config has the operator's settings. A zero duration means no timeout, no bound, or no retention. Configure replaces it.
 type Config struct {
@@ -41,7 +42,7 @@ type Config struct {
 	Limits protocol.Limits // of a session without limits, and the most that one may ask for; 0: none
 
 	RingBytes  int   // per stream; 1 MiB when 0
-	KeptOutput int64 // bytes for the answers of one principal's commands, and half of those of all; maxKeptOutput when 0
+	KeptOutput int64 // bytes for the answers of one principal's commands, and half of those of all; MaxKeptOutput when 0
 	MaxOutput  int   // the most of a stream that one answer holds; 64 MiB when 0
 	WarmShells int   // how many warm shells there shall be
 
@@ -58,14 +59,15 @@ type RetentionBounds struct {
 	MaxKeysOfAll                int   // request keys of all
 }
 
-// effectiveConfig is the Config with its defaults filled in, and the list of shells. It is never changed, only replaced. Code that needs values
+// Effective is the Config with its defaults filled in, and the list of shells. It is never changed, only replaced. Code that needs values
 // that belong together loads the pointer once.
-type effectiveConfig struct {
+type Effective struct {
 	Config
-	shells *shells.List
+	Allowed *shells.List
 }
 
-func newEffectiveConfig(c Config) *effectiveConfig {
+// NewEffective fills in the defaults.
+func NewEffective(c Config) *Effective {
 	c.MaxSessions = cmp.Or(c.MaxSessions, 256)
 	c.MaxKeys = cmp.Or(c.MaxKeys, requestkey.DefaultMax)
 	c.DefaultShell = cmp.Or(c.DefaultShell, "/bin/sh")
@@ -75,16 +77,5 @@ func newEffectiveConfig(c Config) *effectiveConfig {
 	if c.OnEnd == nil {
 		c.OnEnd = func(ends.End) {}
 	}
-	return &effectiveConfig{Config: c, shells: shells.NewList(c.Shells, c.DefaultShell, c.BaseEnv)}
-}
-
-// Configure puts c in force for later requests. Sessions, streams and commands keep what they were made with. A bound that is exceeded now ends
-// nothing; the new retention time is in force at once. BaseEnv, Epoch, Directory, MaxOfPrincipal, KeptOutput,
-// OnEnd and Record do not change.
-func (p *Pool) Configure(c Config) {
-	before := p.config.Load()
-	c.BaseEnv, c.Epoch, c.MaxOfPrincipal, c.OnEnd, c.Record = before.BaseEnv, before.Epoch, before.MaxOfPrincipal, before.OnEnd, before.Record
-	p.config.Store(newEffectiveConfig(c))
-	p.requestKeys.SetMax(c.MaxKeys)
-	p.warm.Reset()
+	return &Effective{Config: c, Allowed: shells.NewList(c.Shells, c.DefaultShell, c.BaseEnv)}
 }

@@ -1,14 +1,71 @@
-package pool
+// Package viewers has the clients of a terminal, and decides which of them has control.
+package viewers
 
 import (
-	"errors"
 	"slices"
 	"strconv"
+	"sync"
 	"time"
 
 	"trl/protocol"
-	"trl/runtime/stream"
+	"trl/runtime/journal"
 )
+
+// Terminal is what the viewers of a terminal do with it.
+type Terminal interface {
+	// Lock is held while viewers come and leave. It is taken before any lock of the Table.
+	sync.Locker
+	// Info returns the ids of the terminal for events.
+	Info() (term, session, stream string)
+	// HasEnded reports whether it has ended.
+	HasEnded() bool
+	// IsOver reports whether its end is being told: nothing may follow that. Lock is held.
+	IsOver() bool
+	// Resize gives it another size.
+	Resize(cols, rows int) error
+	// Note adds an event for viewers at the present place of the output.
+	Note(event any)
+	// Publish tells the session's watchers who is attached. Lock is held.
+	Publish(data *protocol.TermViewers)
+	// Left is called when a viewer has left.
+	Left()
+}
+
+// Table has the viewers of one terminal.
+type Table struct {
+	terminal Terminal
+
+	mu          sync.Mutex
+	cols, rows  int       // guarded by mu; the terminal's
+	viewers     []*Viewer // guarded by mu; in the order of their coming
+	controller  *Viewer   // guarded by mu; the viewer that types; nil: none
+	viewersEver int       // guarded by mu; how many viewers there ever were, for their ids
+	lastClaim   int64     // guarded by mu; the latest claim
+}
+
+// New returns the Table of a terminal.
+func New(t Terminal) *Table { return &Table{terminal: t} }
+
+// Size returns the terminal's size.
+func (t *Table) Size() (cols, rows int) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	return t.cols, t.rows
+}
+
+// SetSize notes the size that the terminal starts with.
+func (t *Table) SetSize(cols, rows int) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.cols, t.rows = cols, rows
+}
+
+// All lists the viewers in the order of their coming.
+func (t *Table) All() []protocol.TermViewer {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	return t.attachedLocked()
+}
 
 // Label says who a viewer is.
 type Label struct {
@@ -16,27 +73,27 @@ type Label struct {
 	Share   string // the share link by which it came; "": it is the owner
 }
 
-// AttachRequest says how a client attaches to a terminal.
-type AttachRequest struct {
+// Request says how a client attaches to a terminal.
+type Request struct {
 	Label      Label
-	Control    bool    // it asks for control
-	Claim      int64   // of an earlier attach, to return to the same place; 0: it takes over
-	Cols, Rows int     // the size of its window; 0: not known
-	Replaces   *Viewer // the viewer of the same connection so far, which ends; nil: none
-	Windowed   *Reader // the reader of a client with a flow control window; nil: it has none
+	Control    bool            // it asks for control
+	Claim      int64           // of an earlier attach, to return to the same place; 0: it takes over
+	Cols, Rows int             // the size of its window; 0: not known
+	Replaces   *Viewer         // the viewer of the same connection so far, which ends; nil: none
+	Windowed   *journal.Reader // the reader of a client with a flow control window; nil: it has none
 }
 
 // Viewer is one client of a terminal. The latest one that asked for control has it: it alone types and sets the size. When it leaves, control goes
 // back to the one before it. The others watch.
 type Viewer struct {
-	t          *Terminal
+	t          *Table
 	id         string
 	label      Label
 	since      time.Time
-	reader     *Reader // of a client with a flow control window; nil of others
-	claim      int64   // when it asked for control, in µs since 1970, kept over a restart; 0: it only watches
-	cols, rows int     // guarded by t.mu; the size that it asked for; 0: none yet
-	gone       bool    // guarded by t.mu
+	reader     *journal.Reader // of a client with a flow control window; nil of others
+	claim      int64           // when it asked for control, in µs since 1970, kept over a restart; 0: it only watches
+	cols, rows int             // guarded by t.mu; the size that it asked for; 0: none yet
+	gone       bool            // guarded by t.mu
 }
 
 // DirectedEvent is a note in a terminal's journal for one of its viewers.
@@ -45,11 +102,10 @@ type DirectedEvent struct {
 	Event protocol.Event
 }
 
-// AddViewer adds a client, until Leave.
-func (t *Terminal) AddViewer(a AttachRequest) *Viewer {
-	s := t.session
-	s.mu.Lock()
-	defer s.mu.Unlock()
+// Add adds a client, until Leave.
+func (t *Table) Add(a Request) *Viewer {
+	t.terminal.Lock()
+	defer t.terminal.Unlock()
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	v := &Viewer{t: t, label: a.Label, since: time.Now(), reader: a.Windowed}
@@ -74,7 +130,7 @@ func (t *Terminal) AddViewer(a AttachRequest) *Viewer {
 }
 
 // claimLocked returns old if it is a claim that was given before, and else a claim later than all. t.mu is held.
-func (t *Terminal) claimLocked(old int64) int64 {
+func (t *Table) claimLocked(old int64) int64 {
 	now := max(t.lastClaim, time.Now().UnixMicro())
 	if old <= 0 || old > now {
 		old = now + 1
@@ -86,14 +142,14 @@ func (t *Terminal) claimLocked(old int64) int64 {
 // Leave removes the viewer. Idempotent.
 func (v *Viewer) Leave() {
 	if v.removeOnce() {
-		_ = v.t.session.Touch() // from now on the session may be idle
+		v.t.terminal.Left()
 	}
 }
 
 func (v *Viewer) removeOnce() bool {
-	t, s := v.t, v.t.session
-	s.mu.Lock()
-	defer s.mu.Unlock()
+	t := v.t
+	t.terminal.Lock()
+	defer t.terminal.Unlock()
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	if v.gone {
@@ -108,7 +164,7 @@ func (v *Viewer) removeOnce() bool {
 
 // electControllerLocked finds the viewer that has control now, tells it and the one that lost control, and applies its size. came has just been
 // added and learns it from its answer. t.mu is held.
-func (t *Terminal) electControllerLocked(came *Viewer) {
+func (t *Table) electControllerLocked(came *Viewer) {
 	had, has := t.controller, (*Viewer)(nil)
 	for _, v := range t.viewers {
 		if v.claim > 0 && (has == nil || v.claim > has.claim) {
@@ -141,23 +197,24 @@ func (v *Viewer) setReadAhead(n int64) {
 	}
 }
 
-func (t *Terminal) sendControlLocked(to *Viewer, c protocol.TermControl) {
-	c.TermID, c.StreamID = t.ID(), t.stream
-	t.journal.Note(DirectedEvent{To: to, Event: protocol.Event{Name: "term.control", Data: &c}})
+func (t *Table) sendControlLocked(to *Viewer, c protocol.TermControl) {
+	c.TermID, _, c.StreamID = t.terminal.Info()
+	t.terminal.Note(DirectedEvent{To: to, Event: protocol.Event{Name: "term.control", Data: &c}})
 }
 
-// publishViewersLocked tells the viewers and the session's watchers who is attached. The session's mu and t.mu are held.
-func (t *Terminal) publishViewersLocked() {
-	if !t.endedAt.IsZero() {
+// publishViewersLocked tells the viewers and the session's watchers who is attached. The terminal's lock and t.mu are held.
+func (t *Table) publishViewersLocked() {
+	if t.terminal.IsOver() {
 		return // term.exit is the last event of a terminal
 	}
-	data := &protocol.TermViewers{TermID: t.ID(), SessionID: t.session.id, StreamID: t.stream, Viewers: len(t.viewers), Attached: t.attachedLocked()}
-	t.journal.Note(protocol.Event{Name: "term.viewers", Data: data})
-	t.session.watchers.Publish("term.viewers", func() any { return data })
+	data := &protocol.TermViewers{Viewers: len(t.viewers), Attached: t.attachedLocked()}
+	data.TermID, data.SessionID, data.StreamID = t.terminal.Info()
+	t.terminal.Note(protocol.Event{Name: "term.viewers", Data: data})
+	t.terminal.Publish(data)
 }
 
 // attachedLocked lists the viewers in the order of their coming. t.mu is held.
-func (t *Terminal) attachedLocked() []protocol.TermViewer {
+func (t *Table) attachedLocked() []protocol.TermViewer {
 	all := make([]protocol.TermViewer, 0, len(t.viewers))
 	for _, v := range t.viewers {
 		all = append(all, v.infoLocked())
@@ -173,15 +230,15 @@ func (v *Viewer) infoLocked() protocol.TermViewer {
 	return w
 }
 
-// isViewed reports whether there is a viewer.
-func (t *Terminal) isViewed() bool {
+// IsViewed reports whether there is a viewer.
+func (t *Table) IsViewed() bool {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	return len(t.viewers) > 0
 }
 
 // IsControlled reports whether a viewer has control.
-func (t *Terminal) IsControlled() bool {
+func (t *Table) IsControlled() bool {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	return t.controller != nil
@@ -205,37 +262,17 @@ func (v *Viewer) checkControlLocked() error {
 	return protocol.Errorf(protocol.Forbidden, "another client has taken over; attach in control to type again")
 }
 
-func (v *Viewer) checkControl() error {
+// CheckControl fails if the viewer does not have control.
+func (v *Viewer) CheckControl() error {
 	v.t.mu.Lock()
 	defer v.t.mu.Unlock()
 	return v.checkControlLocked()
 }
 
-// Input types. v is nil for a client that is not attached; it may type because it owns the terminal.
-func (t *Terminal) Input(v *Viewer, p []byte) error {
-	if v != nil {
-		if err := v.checkControl(); err != nil {
-			return err
-		}
-	}
-	if t.hasEnded() {
-		return protocol.Errorf(protocol.StdinClosed, "terminal has ended")
-	}
-	t.session.lastActive.Store(int64(time.Since(idleBase)))
-	err := t.terminal.Input(p)
-	if errors.Is(err, stream.ErrLongLine) {
-		return protocol.Errorf(protocol.LimitExceeded, "terminal is in line mode, which holds 4095 bytes of a line").With("limit", "line")
-	}
-	if errors.Is(err, stream.ErrStdinFull) {
-		return protocol.Errorf(protocol.LimitExceeded, "terminal is not being read").With("limit", "stdin")
-	}
-	return inputFault(err)
-}
-
 // Resize sets the size. v is nil for a client that is not attached. If the terminal has ended, it does nothing, because a client whose window is being
 // dragged must not get many errors.
-func (t *Terminal) Resize(v *Viewer, cols, rows int) error {
-	if t.hasEnded() {
+func (t *Table) Resize(v *Viewer, cols, rows int) error {
+	if t.terminal.HasEnded() {
 		return nil
 	}
 	t.mu.Lock()
@@ -251,14 +288,11 @@ func (t *Terminal) Resize(v *Viewer, cols, rows int) error {
 }
 
 // resizeLocked sets the size if it changes, because programs are told of each call. The kernel does not wait. t.mu is held.
-func (t *Terminal) resizeLocked(cols, rows int) {
-	if cols == t.cols && rows == t.rows || t.hasEnded() {
+func (t *Table) resizeLocked(cols, rows int) {
+	if cols == t.cols && rows == t.rows || t.terminal.HasEnded() || t.terminal.Resize(cols, rows) != nil { // it is ending
 		return
 	}
-	if err := t.terminal.Resize(cols, rows); err != nil {
-		return // it is ending
-	}
 	t.cols, t.rows = cols, rows
-	t.screen.Resized(t.journal.Size(), cols, rows)
-	t.journal.Note(protocol.Event{Name: "term.resized", Data: &protocol.TermResized{TermID: t.ID(), Cols: cols, Rows: rows}})
+	term, _, _ := t.terminal.Info()
+	t.terminal.Note(protocol.Event{Name: "term.resized", Data: &protocol.TermResized{TermID: term, Cols: cols, Rows: rows}})
 }

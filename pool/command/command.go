@@ -1,0 +1,56 @@
+// Package command makes the shell's form of a command that a client sends.
+package command
+
+import (
+	"errors"
+	"time"
+
+	"trl/protocol"
+	"trl/runtime/journal"
+	"trl/runtime/shell"
+	"trl/runtime/stream"
+)
+
+// New makes the command of a request. Its output goes to j.
+func New(q *protocol.Exec, j *journal.Journal, timeout, grace time.Duration) (*shell.Command, error) {
+	c := shell.NewCommand(q.Command)
+	c.Env, c.Dir, c.OpenStdin, c.Journal = q.Env, q.WorkingDir, q.InteractiveStdin, j
+	c.Timeout, c.Grace = timeout, grace
+	if q.NoOutputTimeout != nil {
+		c.NoOutput = q.NoOutputTimeout.Duration()
+	}
+	if q.Stdin == nil {
+		return c, nil
+	}
+	stdin, fault := protocol.DecodeBytes(*q.Stdin, q.StdinEncoding)
+	if fault != nil {
+		return nil, fault
+	}
+	if !c.OpenStdin {
+		c.Stdin = stdin
+		return c, nil
+	}
+	return c, InputFault(c.Input(stdin, false)) // this input comes first, before that of exec.input
+}
+
+// InputFault tells a client why its input was not taken.
+func InputFault(err error) error {
+	switch {
+	case errors.Is(err, stream.ErrStdinClosed):
+		return protocol.Errorf(protocol.StdinClosed, "stdin is closed")
+	case errors.Is(err, stream.ErrStdinFull):
+		return protocol.Errorf(protocol.LimitExceeded, "stdin is not being read").With("limit", "stdin")
+	}
+	return err
+}
+
+// TypingFault is InputFault for a terminal.
+func TypingFault(err error) error {
+	switch {
+	case errors.Is(err, stream.ErrLongLine):
+		return protocol.Errorf(protocol.LimitExceeded, "terminal is in line mode, which holds 4095 bytes of a line").With("limit", "line")
+	case errors.Is(err, stream.ErrStdinFull):
+		return protocol.Errorf(protocol.LimitExceeded, "terminal is not being read").With("limit", "stdin")
+	}
+	return InputFault(err)
+}

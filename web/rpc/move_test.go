@@ -1,0 +1,222 @@
+package rpc
+
+import (
+	"fmt"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"trl/internal/rig"
+)
+
+// TestMovedSession: a session goes on at another node, and a client that uses it through any node notices nothing.
+func TestMovedSession(t *testing.T) {
+	t.Parallel()
+	cl := newCluster(t, []string{"gate", "one", "two"})
+	clients := map[string]*rig.Client{}
+	for _, name := range []string{"gate", "one", "two"} {
+		clients[name] = cl.node(name).Dial()
+	}
+	first := clients["gate"]
+	made := first.Call("session.create", object{"name": "build"})
+	s := made.Str("session_id")
+	if made.Str("node") != "one" {
+		t.Fatal(made)
+	}
+	e := first.Run(s, "cd /usr; A=1; seq 1000")
+	where := func(want string) {
+		t.Helper()
+		for name, c := range clients {
+			if got := c.Call("session.locate", object{"session_id": s}).Str("node"); got != want {
+				t.Errorf("through %s the session is on %s, want %s", name, got, want)
+			}
+			if got := c.Call("exec.run", object{"session": "build", "command": "pwd; echo $A"}); got.Stdout() != "/usr\n1\n" {
+				t.Errorf("through %s: %q", name, got)
+			}
+			if got := c.Call("exec.wait", object{"exec_id": e.Str("exec_id")}); got.Stdout() != e.Stdout() {
+				t.Errorf("through %s: %q", name, got.Stdout())
+			}
+			if all := c.Call("session.list", object{}).Objs("sessions"); len(all) != 1 || all[0].Str("node") != want || all[0].Str("name") != "build" {
+				t.Errorf("through %s: %v", name, all)
+			}
+			if got := c.Call("session.create", object{"name": "build", "if_exists": "return"}).Str("session_id"); got != s {
+				t.Errorf("through %s another session is made", name)
+			}
+			if code := c.Try("session.create", object{"name": "build"}).Code(); code != "SESSION_EXISTS" {
+				t.Errorf("through %s: %s", name, code)
+			}
+		}
+	}
+	where("one")
+	for _, to := range []string{"one", "two", "two", "gate", "one"} {
+		if r := first.Call("session.move", object{"session_id": s, "node": to}); r.Str("node") != to || r.Str("session_id") != s {
+			t.Errorf("%v", r)
+		}
+		where(to)
+	}
+	later := clients["two"].Run(s, "echo later")
+	first.Call("session.move", object{"session": "build", "node": "two"})
+	for name, c := range clients {
+		if got := c.Call("exec.wait", object{"exec_id": later.Str("exec_id")}).Stdout(); got != "later\n" {
+			t.Errorf("through %s: %q", name, got)
+		}
+	}
+	first.Call("session.destroy", object{"session_id": s})
+	for name, c := range clients {
+		if code := c.Try("exec.run", object{"session_id": s, "command": ":"}).Code(); code != "SESSION_TERMINATED" {
+			t.Errorf("through %s: %s", name, code)
+		}
+		if r := c.Call("session.create", object{"name": "build"}); r.Str("session_id") == s {
+			t.Error("the name is not free")
+		} else {
+			c.Call("session.destroy", object{"session": "build"})
+		}
+	}
+}
+
+// TestMoveIsRefused: who may move what, and to where.
+func TestMoveIsRefused(t *testing.T) {
+	t.Parallel()
+	cl := newCluster(t, []string{"gate", "one", "two"}, twoUsers)
+	gate := cl.node("gate")
+	bob, ann, root, viewer := gate.Dial("bobs-token"), gate.Dial("anns-token"), gate.Dial("roots-token"), gate.Dial("bobs-viewer")
+	s := bob.Session()
+	refused := func(c *rig.Client, code string, p object) {
+		t.Helper()
+		if got := c.Try("session.move", p).Code(); got != code {
+			t.Errorf("%s, want %s", got, code)
+		}
+	}
+	refused(ann, "SESSION_NOT_FOUND", object{"session_id": s, "node": "two"})
+	refused(viewer, "FORBIDDEN", object{"session_id": s, "node": "two"})
+	refused(bob, "INVALID_PARAMS", object{"session_id": s, "node": "three"})
+	p := bob.Call("process.start", object{"session_id": s, "command": "sleep 1000"})
+	r := bob.Try("session.move", object{"session_id": s, "node": "two"})
+	if r.Code() != "SESSION_BUSY" || !strings.Contains(fmt.Sprint(r.Error), "processes") {
+		t.Errorf("%+v", r.Error)
+	}
+	bob.Call("process.kill", object{"process_id": p.Str("process_id"), "kill_grace_s": 0})
+	bob.Call("exec.run", object{"session_id": s, "command": "A=1"})
+	root.Call("session.move", object{"session_id": s, "node": "two"})
+	if got := bob.Call("exec.run", object{"session_id": s, "command": "echo $A"}).Stdout(); got != "1\n" {
+		t.Errorf("%q", got)
+	}
+	alone := start(t).Dial()
+	if code := alone.Try("session.move", object{"session_id": alone.Session(), "node": "two"}).Code(); code != "NOT_SUPPORTED" {
+		t.Error(code)
+	}
+}
+
+// TestCommandsDuringMoves: commands that are sent while a session moves to and fro run once each, in the order of their connection.
+func TestCommandsDuringMoves(t *testing.T) {
+	t.Parallel()
+	cl := newCluster(t, []string{"gate", "one", "two"})
+	mover := cl.node("gate").Dial()
+	s := mover.Session()
+	mover.Run(s, "N=0")
+	var sending sync.WaitGroup
+	stop := make(chan struct{})
+	var mu sync.Mutex
+	numbers := map[string]int{}
+	for _, name := range []string{"gate", "one", "two"} {
+		c := cl.node(name).Dial()
+		sending.Go(func() {
+			last := 0
+			for {
+				select {
+				case <-stop:
+					return
+				default:
+				}
+				var ids []int
+				for range 5 { // in one go
+					ids = append(ids, c.Begin("exec.run", object{"session_id": s, "command": "N=$((N+1)); echo $N"}))
+				}
+				for _, id := range ids {
+					r := c.Answer(id).Data
+					var n int
+					if _, err := fmt.Sscan(r.Stdout(), &n); err != nil || n <= last {
+						t.Errorf("through %s: %q after %d", name, r.Stdout(), last)
+						return
+					}
+					last = n
+					mu.Lock()
+					numbers[r.Stdout()]++
+					mu.Unlock()
+				}
+			}
+		})
+	}
+	moves := 0
+	for end := time.Now().Add(3 * time.Second); time.Now().Before(end) || moves < 3; {
+		to := []string{"one", "two", "gate"}[moves%3]
+		switch r := mover.Try("session.move", object{"session_id": s, "node": to}); r.Code() {
+		case "":
+			moves++
+		case "SESSION_BUSY":
+		default:
+			t.Fatal(r.Error)
+		}
+	}
+	close(stop)
+	sending.Wait()
+	t.Logf("%d moves, %d commands", moves, len(numbers))
+	if got, want := mover.Run(s, "echo $N").Stdout(), fmt.Sprintln(len(numbers)); got != want {
+		t.Errorf("%s commands ran, %s were answered", got, want)
+	}
+	for n, times := range numbers {
+		if times != 1 {
+			t.Errorf("%q was answered %d times", n, times)
+		}
+	}
+}
+
+// TestWatcherOfAMovedSession: its connection ends as if it had been lost; the client comes back and watches the session where it is.
+func TestWatcherOfAMovedSession(t *testing.T) {
+	t.Parallel()
+	cl := newCluster(t, []string{"gate", "one", "two"})
+	mover := cl.node("gate").Dial()
+	s := mover.Session()
+	for _, name := range []string{"gate", "one"} {
+		c := cl.node(name).Dial()
+		c.Call("session.watch", object{"session_id": s})
+		where := mover.Call("session.locate", object{"session_id": s}).Str("node")
+		to := map[string]string{"one": "two", "two": "one"}[where]
+		if where != "one" && name == "one" {
+			to = "one"
+		}
+		mover.Call("session.move", object{"session_id": s, "node": to})
+		if code := c.CloseStatus(); code != 1012 {
+			t.Errorf("through %s: closed with %d", name, code)
+		}
+		c = cl.node(name).Dial()
+		c.Call("session.watch", object{"session_id": s})
+		mover.Run(s, "echo")
+		c.Event("exec.exit")
+		c.Close()
+		mover.Call("session.move", object{"session_id": s, "node": "one"})
+	}
+}
+
+// TestMovedSessionOfADeadNode: the directory says where a session is whose first node has gone.
+func TestMovedSessionOfADeadNode(t *testing.T) {
+	t.Parallel()
+	cl := newCluster(t, []string{"gate", "one", "two"})
+	c := cl.node("gate").Dial()
+	s := c.Session()
+	e := c.Run(s, "echo out")
+	cl.node("one").Dial().Call("session.move", object{"session_id": s, "node": "two"})
+	cl.mu.Lock()
+	cl.nodes[1].hidden = true
+	cl.mu.Unlock()
+	for _, name := range []string{"gate", "two"} {
+		c := cl.node(name).Dial()
+		if got := c.Call("exec.wait", object{"exec_id": e.Str("exec_id")}).Stdout(); got != "out\n" {
+			t.Errorf("through %s: %q", name, got)
+		}
+		if got := c.Run(s, "echo again").Stdout(); got != "again\n" {
+			t.Errorf("through %s: %q", name, got)
+		}
+	}
+}
