@@ -62,7 +62,7 @@ var codes = []struct {
 	{RateLimited, http.StatusTooManyRequests, "Too many requests, or bytes of them, are in flight on this connection or of this principal; send it again after an answer. Requests that end or steer work (cancel, kill, destroy, reset, close, input, resize, detach, unwatch, ack) have a separate bound."},
 	{SessionNotFound, http.StatusNotFound, "No such session, or it is another principal's."},
 	{SessionExists, http.StatusConflict, "A live session has this name."},
-	{SessionBusy, http.StatusConflict, "A command runs (`details.exec_id`) and `when_busy` is `reject`, or the queue is full."},
+	{SessionBusy, http.StatusConflict, "A command runs (`details.exec_id`) and `when_busy` is `reject`, or the queue is full; or a session cannot be moved, because of what `details.reason` says."},
 	{SessionTerminated, http.StatusConflict, "The session has ended; `details.reason` says why."},
 	{SessionLost, http.StatusConflict, "The session belonged to an earlier epoch of the server and is gone, or the server's keeper has just been killed, and every session with it."},
 	{MaxSessionsReached, http.StatusTooManyRequests, "The server's or the principal's bound on live sessions is reached; `details.limit` is the number."},

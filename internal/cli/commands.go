@@ -5,7 +5,7 @@ import "github.com/spf13/cobra"
 
 // WorkCommands returns the commands that work in sessions.
 func WorkCommands() []*cobra.Command {
-	return []*cobra.Command{newRun(), newStart(), newWait(), newTerm(), newAttach(), newKill()}
+	return []*cobra.Command{newRun(), newStart(), newWait(), newTerm(), newAttach(), newMove(), newKill()}
 }
 
 // ListCommands returns the commands that list and show things.

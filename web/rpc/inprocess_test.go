@@ -80,7 +80,7 @@ func TestClientInProcess(t *testing.T) {
 // TestNoPlaceInProcess: the first connection of a request has the request's place, any other needs one of its own.
 func TestNoPlaceInProcess(t *testing.T) {
 	g := start(t)
-	g.clients.config.MaxConns = 1
+	g.clients.places.Max = 1
 	who := auth.Principal{Subject: "ann", Role: auth.Admin}
 	v := g.visit(who)
 	if _, full := g.clients.Visit(&auth.Grant{Principal: who}, "test"); full == nil {
