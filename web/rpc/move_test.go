@@ -35,7 +35,7 @@ func TestMovedSession(t *testing.T) {
 				t.Errorf("through %s: %q", name, got)
 			}
 			if got := c.Call("exec.wait", object{"exec_id": e.Str("exec_id")}); got.Stdout() != e.Stdout() {
-				t.Errorf("through %s: %q", name, got.Stdout())
+				t.Errorf("through %s, on %s: %q", name, want, got)
 			}
 			if all := c.Call("session.list", object{}).Objs("sessions"); len(all) != 1 || all[0].Str("node") != want || all[0].Str("name") != "build" {
 				t.Errorf("through %s: %v", name, all)

@@ -93,11 +93,11 @@ func (k *call) goElsewhere(err error) (any, bool, error) {
 	}
 	k.keep()
 	_, t := k.decodeKept() // not later: another goroutine may be at the request
-	answer, pending, err := k.inOrder(key, true, again)
+	answer, pending, failure := k.inOrder(key, true, again) // again keeps err
 	if t.Session != "" {
 		k.c.addQueueKey(key, nameKey(t.Session))
 	}
-	return answer, pending, err
+	return answer, pending, failure
 }
 
 // elsewhere returns how to carry out a request whose session moves, or is not here, and the key of the queue in which that is done. It returns nil if err is
