@@ -12,7 +12,8 @@ import (
 // The state of a shell can go on in the shell of another gateway: State tells it, and TakeState gives it to the other one.
 
 // State returns the shell's state for TakeState of a fresh shell of the same kind, and names the parts of it that are missing. A nil state is that of a
-// fresh shell. The output of all commands that have ended is in the archive of the session log then, as far as there was memory. State waits until the shell has answered, within the bounds of a snapshot. The caller makes sure that no Run goes on.
+// fresh shell. The output of all commands that have ended is in the archive of the session log then, as far as there was memory. State waits until the
+// shell has answered, within the bounds of a snapshot. The caller makes sure that no Run goes on.
 func (s *Shell) State() (state []byte, lost []string, err error) {
 	if err := s.takeTurn(); err != nil {
 		return nil, nil, err

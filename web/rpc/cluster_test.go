@@ -16,6 +16,7 @@ import (
 
 	"trl/cluster/link"
 	"trl/pool"
+	"trl/pool/ids"
 	"trl/protocol"
 	"trl/web/rpc/cluster"
 )
@@ -192,6 +193,13 @@ func (n nodesOf) Dial(ctx context.Context, epoch string, h *link.Hello) (*link.C
 func (n nodesOf) FindName(_ context.Context, principal, name string) (epoch string, err error) {
 	if err := n.cluster.fault(); err != nil {
 		return "", err
+	}
+	n.cluster.mu.Lock()
+	found := n.cluster.found
+	n.cluster.mu.Unlock()
+	if found != nil {
+		epoch, _ := ids.EpochOf('s', found())
+		return epoch, nil
 	}
 	for _, node := range n.All() {
 		if other := n.find(node.Epoch); other != nil && other.Pool.HasOpen(principal, name) {

@@ -92,7 +92,7 @@ func (k *call) goElsewhere(err error) (any, bool, error) {
 		return nil, false, err
 	}
 	k.keep()
-	_, t := k.decodeKept() // not later: another goroutine may be at the request
+	_, t := k.decodeKept()                                  // not later: another goroutine may be at the request
 	answer, pending, failure := k.inOrder(key, true, again) // again keeps err
 	if t.Session != "" {
 		k.c.addQueueKey(key, nameKey(t.Session))
@@ -114,7 +114,7 @@ func (k *call) elsewhere(err error) (again func() (any, bool, error), key string
 		return nil, ""
 	case moves:
 		key, again = m.Session().ID(), func() (any, bool, error) { return k.afterMove(m) }
-	case notHere(e.Code) && !k.searched:
+	case cluster.MayHaveMoved(e.Code) && !k.searched:
 		mark := k.mark()
 		if mark == "" {
 			return nil, ""
@@ -128,15 +128,6 @@ func (k *call) elsewhere(err error) (again func() (any, bool, error), key string
 	}
 	k.moves++
 	return again, key
-}
-
-// notHere reports whether an error may mean that a session has moved.
-func notHere(code protocol.Code) bool {
-	switch code {
-	case protocol.SessionNotFound, protocol.SessionLost, protocol.ExecNotFound, protocol.ProcessNotFound, protocol.TermNotFound:
-		return true
-	}
-	return false
 }
 
 // decodeKept decodes the message that was kept.

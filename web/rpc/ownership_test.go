@@ -65,6 +65,9 @@ func params(method string, h handler, param, id string) object {
 	if method == "process.wait" {
 		p["timeout_s"] = 0
 	}
+	if method == "session.move" {
+		p["node"] = "any"
+	}
 	if method == "session.create" || method == "process.start" || method == "process.logs" || method == "term.open" {
 		delete(p, "offset")
 	}

@@ -437,7 +437,7 @@ func (k *call) tryElsewhere(fault *protocol.Error) bool {
 			return false
 		}
 		rm.tries++
-		again = func() (any, bool, error) { return k.sendToFirst([]string{epoch}) }
+		again = func() (any, bool, error) { return k.sendToWinner(epoch, fault) }
 	case rm.name != "" && rm.relay != nil && slices.Contains([]protocol.Code{protocol.SessionNotFound, protocol.SessionLost, protocol.SessionTerminated}, fault.Code):
 		again = func() (any, bool, error) { return k.lookUp(rm.name, fault) }
 	case rm.name == "" && rm.relay != nil && !k.searched && (fault.Code == protocol.NodeUnreachable || fault.Code == protocol.SessionLost): // it may have moved before
@@ -448,6 +448,17 @@ func (k *call) tryElsewhere(fault *protocol.Error) bool {
 	}
 	c.spawn(k.method, func() { k.runAndAnswer(again) }) // looks the session up, and sends; ends with ctx; serve waits for it
 	return true
+}
+
+// sendToWinner carries out the request at the node that has the session which fault names. The node that has answered does not have it: it has moved.
+func (k *call) sendToWinner(epoch string, fault *protocol.Error) (any, bool, error) {
+	if r := k.remote.relay; r != nil && r.epoch == epoch || r == nil && epoch == k.c.relays.self {
+		var err error
+		if epoch, err = k.findExisting(); err != nil || epoch == "" {
+			return nil, false, fault
+		}
+	}
+	return k.sendToFirst([]string{epoch})
 }
 
 // takesExisting reports whether the request may get a session that exists already: by its name, or because it comes from the same request. If it may not,

@@ -5,6 +5,7 @@ import (
 	"strings"
 
 	"trl/pool/ids"
+	"trl/protocol"
 )
 
 // What a gateway reads and changes in the messages that it passes on.
@@ -19,4 +20,13 @@ func WithID(msg []byte) []byte {
 func IDOfStream(stream string) (id string, ok bool) {
 	id, ok = strings.CutPrefix(stream, ids.StreamPrefix)
 	return id, ok && id != ""
+}
+
+// MayHaveMoved reports whether an error may mean that a session has moved.
+func MayHaveMoved(code protocol.Code) bool {
+	switch code {
+	case protocol.SessionNotFound, protocol.SessionLost, protocol.ExecNotFound, protocol.ProcessNotFound, protocol.TermNotFound:
+		return true
+	}
+	return false
 }

@@ -1,0 +1,90 @@
+package cluster
+
+import (
+	"fmt"
+	"math/rand/v2"
+	"strings"
+	"testing"
+	"time"
+
+	"trl/internal/rig"
+	"trl/internal/testkit"
+)
+
+// A session moves between real nodes, also while their gateways are killed: afterwards one node has it, with its state, its name, and the output of its
+// ended commands.
+func TestMovesSurviveTheDeathOfGateways(t *testing.T) {
+	t.Parallel()
+	n := newNodes(t, 1)
+	gate := n.start("gate", "--no-sessions")
+	owners := map[string]*rig.Server{"one": n.start("one"), "two": n.start("two")}
+	sees(t, gate, "one", "two")
+	c := gate.Dial(t)
+	s := c.Call("session.create", object{"name": "far", "node": "one", "request_key": "k"}).Str("session_id")
+	first := c.Run(s, "cd /usr; X=0; seq 10000")
+	tried := func(method string, params object) *rig.Frame { // again until its node can be reached, through the gate
+		var f *rig.Frame
+		testkit.Eventually(t, method, func() bool {
+			f = gate.Dial(t).Try(method, params)
+			return f.Code() != "NODE_UNREACHABLE"
+		})
+		return f
+	}
+	where := func() string { return tried("session.locate", object{"session_id": s}).Data.Str("node") }
+	check := func(x int) {
+		t.Helper()
+		if f := tried("exec.run", object{"session": "far", "command": "X=$((X+1)); echo $X; pwd"}); f.Data.Stdout() != fmt.Sprintf("%d\n/usr\n", x) {
+			t.Fatalf("%q, want %d; %+v", f.Data.Stdout(), x, f.Error)
+		}
+		if f := tried("exec.wait", object{"exec_id": first.Str("exec_id")}); f.Data.Stdout() != first.Stdout() {
+			t.Fatalf("the first command's output is %d bytes long; %+v", len(f.Data.Stdout()), f.Error)
+		}
+		testkit.Eventually(t, "one node has the session", func() bool {
+			f := gate.Dial(t).Try("session.list", nil)
+			all := f.Data.Objs("sessions")
+			return f.OK && !f.Data.Has("partial") && len(all) == 1 && all[0].Str("session_id") == s && all[0].Str("name") == "far"
+		})
+		if again := tried("session.create", object{"name": "far", "node": "one", "request_key": "k"}); again.Data.Str("session_id") != s {
+			t.Fatalf("the same request made %v; %+v", again.Data, again.Error)
+		}
+		for _, node := range []string{"one", "two"} { // whoever gets the request
+			if code := tried("session.create", object{"name": "far", "node": node}).Code(); code != "SESSION_EXISTS" {
+				t.Fatalf("the name is not the session's: %q", code)
+			}
+		}
+	}
+	if f := tried("session.move", object{"session_id": s, "node": "two"}); f.Data.Str("node") != "two" || where() != "two" {
+		t.Fatalf("moved to %s: %+v", where(), f.Error)
+	}
+	check(1)
+	for _, g := range owners { // what both have written down is enough
+		g.KillGateway(t)
+	}
+	check(2)
+	moved, killed := 0, ""
+	for i := range 6 {
+		from := where()
+		to := map[string]string{"one": "two", "two": "one"}[from]
+		dies := []string{from, to}[i%2]
+		moving := make(chan struct{})
+		mover := gate.Dial(t)
+		id := mover.Begin("session.move", object{"session_id": s, "node": to})
+		go func() { // ends with the kill; waited for below
+			defer close(moving)
+			time.Sleep(rand.N(300 * time.Millisecond)) // somewhere in the move
+			owners[dies].KillGateway(t)
+		}()
+		<-moving
+		_ = id // its answer may be lost with its connection
+		check(3 + i)
+		if where() == to {
+			moved++
+		}
+		killed += dies + " "
+	}
+	t.Logf("%d of 6 moves were made; killed: %s", moved, strings.TrimSpace(killed))
+	tried("session.destroy", object{"session_id": s})
+	testkit.Eventually(t, "the name is free", func() bool {
+		return gate.Dial(t).Try("session.create", object{"name": "far"}).Code() == ""
+	})
+}
