@@ -654,6 +654,7 @@ var repeats = {
   "session.watch": "always",
   "session.unwatch": "always",
   "session.locate": "always",
+  "session.move": "always",
   "exec.run": "keyed",
   "exec.stream": "keyed",
   "exec.wait": "always",
