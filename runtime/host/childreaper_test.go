@@ -96,7 +96,7 @@ func TestZombiesOfUnknownOriginAreReaped(t *testing.T) {
 	if err := exec.Command("/bin/sh", "-c", "setsid sleep 0.01 &").Run(); err != nil {
 		t.Fatal(err)
 	}
-	testkit.Eventually(t, "it was reaped", func() bool { return testutil.ToFloat64(h.Metrics.ZombiesReaped) == 1 })
+	testkit.Eventually(t, "it was reaped", func() bool { return testutil.ToFloat64(h.Metrics.ZombiesReaped) >= 1 }) // more, if an earlier test left some
 }
 
 // The child reaper notices a child of ours even if a zombie that it may not reap comes before the child in the kernel's
