@@ -64,6 +64,7 @@ python3 -m http.server --bind 127.0.0.1 "$PORT"
     assert.equal(first, "starting\n");
     await server.kill();
     assert.equal(server.status, "killed");
+    await sandbox.exec("n=0; while kill -0 $(cat pids) 2>/dev/null && [ $n -lt 100 ]; do n=$((n+1)); sleep 0.1; done"); // until the dead are reaped
     const left = await sandbox.exec("for pid in $(cat pids); do kill -0 $pid && echo $pid; done 2>/dev/null");
     assert.equal(left.stdout, "");
 
