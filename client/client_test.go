@@ -1,6 +1,7 @@
 package client
 
 import (
+	"bufio"
 	"context"
 	"errors"
 	"flag"
@@ -18,6 +19,7 @@ import (
 
 	"github.com/coder/websocket"
 	"github.com/go-json-experiment/json"
+	"github.com/go-json-experiment/json/jsontext"
 
 	"trl/internal/testkit"
 	"trl/protocol"
@@ -464,9 +466,16 @@ func TestUnixSocket(t *testing.T) {
 		}
 		defer c.Close()
 		long := strings.Repeat("é", 200<<10) // longer than any buffer on the way
-		io.WriteString(c, `{"id":1,"ok":true,"data":{"epoch":"e-1"}}`+"\n")
-		fmt.Fprintf(c, `{"id":2,"ok":true,"data":{"text":"%s"}}`+"\n", long)
-		io.Copy(io.Discard, c)
+		requests := bufio.NewReader(c)
+		for _, answer := range []string{`{"epoch":"e-1"}`, `{"text":"` + long + `"}`} {
+			request, _ := requests.ReadString('\n') // an answer that comes before its request is nobody's
+			var q struct{ ID jsontext.Value }
+			if json.Unmarshal([]byte(request), &q, json.MatchCaseInsensitiveNames(true)) != nil {
+				return
+			}
+			fmt.Fprintf(c, `{"id":%s,"ok":true,"data":%s}`+"\n", q.ID, answer)
+		}
+		io.Copy(io.Discard, requests)
 	}()
 	c := dial(t, Options{Unix: path})
 	var got struct {
