@@ -231,6 +231,10 @@ func creations(floor string, c *websocket.Conn) {
 	warm := request(1, "session.create", map[string]any{})
 	f, o := turns(min(*rounds, 200), func() { roundTrip(wsEcho, warm) }, func() { last = ok(roundTrip(c, warm)) }, end, awaitWarm(c))
 	emit(figure.New("session.create, warm / echo", "SessionCreate/warm", figure.Nanoseconds, f, o).AtMost(3))
+	without := gateway("--warm", "0") // with warm shells, the second bash would be one
+	defer without.stop()
+	c = dial(without.addr + "/v1/ws")
+	defer c.CloseNow()
 	cold := request(1, "session.create", map[string]any{"shell": "/bin/bash"})
 	f, o = turns(min(*rounds, 200), func() { s := bare("/bin/bash"); s.ask(); s.stop() }, func() { last = ok(roundTrip(c, cold)) }, end)
 	emit(figure.New("session.create, cold bash / spawn", "SessionCreate/cold", figure.Nanoseconds, f, o).AtMost(1.5))
@@ -336,6 +340,9 @@ func besideSingleProcess(c *websocket.Conn) {
 	gw := gateway("--single-process")
 	defer gw.stop()
 	alone := dial(gw.addr + "/v1/ws")
+	without, aloneWithout := gateway("--warm", "0"), gateway("--warm", "0", "--single-process")
+	defer without.stop()
+	defer aloneWithout.stop()
 	if *format == "table" {
 		fmt.Printf("\nbeside --single-process, whose figures are called floor:\n")
 	}
@@ -348,16 +355,17 @@ func besideSingleProcess(c *websocket.Conn) {
 		emit(figure.New("keeper: exec.run, "+shell, "Keeper/ExecRun"+shell, figure.Nanoseconds, f, o))
 	}
 	for _, kind := range []string{"warm", "cold"} {
-		params := map[string]any{}
+		params, c, alone := map[string]any{}, c, alone
+		awaits := []func(){awaitWarm(alone), awaitWarm(c)}
 		if kind == "cold" {
-			params["shell"] = "/bin/bash"
+			params["shell"], c, alone, awaits = "/bin/bash", dial(without.addr+"/v1/ws"), dial(aloneWithout.addr+"/v1/ws"), nil
 		}
 		var made [2][]byte
 		create := func(c *websocket.Conn, made *[]byte) func() {
 			return func() { *made = ok(roundTrip(c, request(1, "session.create", params))) }
 		}
 		f, o := turns(min(*rounds, 200), create(alone, &made[0]), create(c, &made[1]),
-			func() { destroy(alone, made[0]) }, func() { destroy(c, made[1]) }, awaitWarm(alone), awaitWarm(c))
+			append([]func(){func() { destroy(alone, made[0]) }, func() { destroy(c, made[1]) }}, awaits...)...)
 		emit(figure.New("keeper: session.create, "+kind, "Keeper/SessionCreate/"+kind, figure.Nanoseconds, f, o))
 	}
 	n, a, b := *stream<<20, session(alone, "/bin/bash"), session(c, "/bin/bash")
