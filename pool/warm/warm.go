@@ -131,12 +131,7 @@ func (w *Shells) due(n int, usual string) (next string, wait time.Duration) {
 	defer w.mu.Unlock()
 	w.size = n
 	w.asked = w.asked[:min(n, len(w.asked))]
-	missing := w.wantedLocked(n, usual)
-	for _, ws := range w.shells {
-		if i := slices.Index(missing, ws.Path); i >= 0 {
-			missing = slices.Delete(missing, i, i+1)
-		}
-	}
+	missing, _ := w.compareLocked(n, usual)
 	if w.closed || len(missing) == 0 {
 		return "", -1
 	}
@@ -150,9 +145,19 @@ func (w *Shells) due(n int, usual string) (next string, wait time.Duration) {
 	return next, max(0, refillQuiet-time.Since(w.takenAt))
 }
 
-// wantedLocked returns the kinds of n shells: those that were asked for last, the newest first, and then the usual one. mu is held.
-func (w *Shells) wantedLocked(n int, usual string) []string {
-	return append(slices.Clone(w.asked[:min(n, len(w.asked))]), slices.Repeat([]string{usual}, max(0, n-len(w.asked)))...)
+// compareLocked compares the shells with those that there shall be: n, of the kinds that were asked for last, the newest first, and then of the usual one.
+// It returns the kinds that are missing, in that order, and the shells that are too many. mu is held.
+func (w *Shells) compareLocked(n int, usual string) (missing []string, surplus []*Shell) {
+	missing = slices.Clone(w.asked[:min(n, len(w.asked))])
+	missing = append(missing, slices.Repeat([]string{usual}, n-len(missing))...)
+	for _, ws := range w.shells {
+		if i := slices.Index(missing, ws.Path); i >= 0 {
+			missing = slices.Delete(missing, i, i+1)
+		} else {
+			surplus = append(surplus, ws)
+		}
+	}
+	return missing, surplus
 }
 
 // forget no longer counts a kind among those that were asked for, since its shells do not start.
@@ -164,18 +169,12 @@ func (w *Shells) forget(path string) {
 
 // endSurplus ends the shells that are not wanted any more.
 func (w *Shells) endSurplus(n int, usual string) {
-	var surplus []*Shell
 	w.mu.Lock()
-	wanted := w.wantedLocked(n, usual)
-	w.shells = slices.DeleteFunc(w.shells, func(ws *Shell) bool {
-		if i := slices.Index(wanted, ws.Path); i >= 0 {
-			wanted = slices.Delete(wanted, i, i+1)
-			return false
-		}
-		surplus = append(surplus, ws)
+	_, surplus := w.compareLocked(n, usual)
+	w.shells = slices.DeleteFunc(w.shells, func(ws *Shell) bool { return slices.Contains(surplus, ws) })
+	for _, ws := range surplus {
 		close(ws.taken)
-		return true
-	})
+	}
 	w.mu.Unlock()
 	for _, ws := range surplus {
 		_ = ws.End()

@@ -84,7 +84,7 @@ func (g *EmptyCheck) Rest() {
 
 // reopenLocked opens the list again. mu is held.
 func (g *EmptyCheck) reopenLocked() bool {
-	fd, err := descriptor.RetryEINTR(func() (int, error) { return unix.Open(g.listPath, unix.O_RDONLY|unix.O_CLOEXEC, 0) })
+	fd, err := cgroup.OpenFile(filepath.Dir(g.listPath), filepath.Base(g.listPath), unix.O_RDONLY)
 	if err != nil {
 		return false
 	}

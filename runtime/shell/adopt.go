@@ -31,7 +31,7 @@ type EntryWriter interface {
 // SetEntryWriter sets the writer of the session's entries and writes an entry with the present shell.
 func (s *Shell) SetEntryWriter(r EntryWriter) {
 	<-s.turn
-	defer func() { s.turn <- struct{}{} }()
+	defer s.giveTurn()
 	s.saveMu.Lock()
 	s.entries = r
 	s.saveMu.Unlock()

@@ -90,7 +90,7 @@ func (s *Shell) Limit(l protocol.Limits) error {
 		return nil
 	}
 	<-s.turn
-	defer func() { s.turn <- struct{}{} }()
+	defer s.giveTurn()
 	s.mu.Lock()
 	group := s.group
 	s.cfg.Limits = l

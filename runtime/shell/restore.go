@@ -77,7 +77,7 @@ func (s *Shell) SnapshotIfDue() time.Duration {
 	default:
 		return 0
 	}
-	defer func() { s.turn <- struct{}{} }()
+	defer s.giveTurn()
 	s.removeEmptyScopes()
 	s.state.ForgetLast()
 	p := s.proc()

@@ -277,7 +277,7 @@ func (s *Shell) SetRestore(on bool) { s.restore.Store(on) }
 // Prepare makes in advance what the first command needs. If that fails, the first command tries again and returns the error.
 func (s *Shell) Prepare() {
 	<-s.turn
-	defer func() { s.turn <- struct{}{} }()
+	defer s.giveTurn()
 	group := s.currentGroup()
 	s.pipes, _ = stream.NewPipes(group, s.streamLogs, false)
 	s.gauge = group.Gauge()

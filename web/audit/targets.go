@@ -3,9 +3,10 @@ package audit
 import (
 	"cmp"
 	"regexp"
-	"trl/protocol"
 
 	"github.com/go-json-experiment/json"
+
+	"trl/protocol"
 )
 
 // Fill copies the ids and the command from a request's params or its answer.
