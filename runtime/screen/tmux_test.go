@@ -48,7 +48,8 @@ func pieces(r *rand.Rand, cols, rows int, wide bool, alternate *bool) string {
 	case 13:
 		return "\x1b[?6l\x1b[r" + fmt.Sprintf("\x1b[%d%c", n(rows), "LM"[r.Intn(2)])
 	case 14:
-		return fmt.Sprintf("\r\x1b[%dC\x1b[%d%c", n(cols-10), n(8), "@PX"[r.Intn(3)]) // tmux inserts nothing where it would fill the line
+		const most = 8 // tmux clears too little where more is inserted than stays of the line
+		return fmt.Sprintf("\r\x1b[%dC\x1b[%d%c", n(cols-2*most), n(most), "@PX"[r.Intn(3)])
 	case 15:
 		return fmt.Sprintf("\r\x1b[%d%c", n(rows+1), "ST"[r.Intn(2)])
 	case 16:
