@@ -120,6 +120,7 @@ func TestMarksAreNotSeen(t *testing.T) {
 }
 
 func testMarks(t *testing.T, g *rig.Server) {
+	home := object{"HOME": rig.Top} // for users without one, who would get /tmp
 	for _, shell := range []string{"bash", "zsh", "fish", "dash"} {
 		t.Run(shell, func(t *testing.T) {
 			if _, err := exec.LookPath(shell); err != nil {
@@ -127,9 +128,9 @@ func testMarks(t *testing.T, g *rig.Server) {
 			}
 			c := g.Dial(t)
 			// The session's shell, or one that is named and nothing else.
-			q, more := object{"shell": "/bin/sh"}, object{"command": shell}
+			q, more := object{"shell": "/bin/sh", "env": home}, object{"command": shell}
 			if shell == "zsh" || shell == "dash" {
-				q, more = object{"shell": shell}, nil
+				q, more = object{"shell": shell, "env": home}, nil
 			}
 			s := c.Session(q)
 			if shell == "dash" { // it has no hooks

@@ -290,7 +290,7 @@ func TestFullScreenProgramsWork(t *testing.T) {
 		"top":     {start: "top -d 1", shows: `PID USER`, quit: "q", main: true},
 		"htop":    {start: "htop -d 10", shows: `F10`, quit: "q"},
 		"fzf":     {start: "fzf < " + file, shows: `200/200`, quit: "\x1b"},
-		"tmux":    {start: "tmux -L trl$$ -f /dev/null new", shows: `\[0\] 0:`, quit: "exit\r"},
+		"tmux":    {start: "tmux -S \"$HOME/tmux\" -f /dev/null new", shows: `\[0\] 0:`, quit: "exit\r"},
 		"python3": {start: "python3 -q", shows: `>>>`, quit: "print(6*7)\rexit()\r", main: true},
 	} {
 		t.Run(name, func(t *testing.T) {
