@@ -125,6 +125,9 @@ bench: build ## every figure with its floor and its budget; ARGS=-quick, ARGS='-
 bench-scale: build ## 1 to 4,000 sessions: create, use, idle, memory, destroy; ARGS='-sizes 1,100'
 	$(BENCH_RUN) scale -out $(FIGURES) $(ARGS)
 
+bench-idle: build ## descriptors, memory and processor time of idle sessions; ARGS='-sizes 100,4000'
+	$(BENCH_RUN) idle -out $(FIGURES) $(ARGS)
+
 bench-agent: build ## an agent's work, compared with bash -c per command and a shell with markers; ARGS='-agents 1,8'
 	$(BENCH_RUN) agent -out $(FIGURES) $(ARGS)
 
@@ -208,4 +211,4 @@ release-check: ## a trial release for amd64, built twice in two places: the same
 clean: ## remove build results
 	rm -rf bin dist
 
-.PHONY: cluster cluster-sim cluster-history relayed clients clients-python clients-typescript documents release release-check deploy otel help generate screenshots build arm64 amd64 run check quick near deps test race fmt lint audit fuzz fuzz-smoke bench bench-scale bench-agent bench-comeback bench-kept bench-clients bench-cluster bench-plots bench-go soak test-soak soak-crash soak-once once contract clean
+.PHONY: cluster cluster-sim cluster-history relayed clients clients-python clients-typescript documents release release-check deploy otel help generate screenshots build arm64 amd64 run check quick near deps test race fmt lint audit fuzz fuzz-smoke bench bench-scale bench-idle bench-agent bench-comeback bench-kept bench-clients bench-cluster bench-plots bench-go soak test-soak soak-crash soak-once once contract clean

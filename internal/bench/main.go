@@ -4,6 +4,7 @@
 //
 //	bench [compare]  every figure with its floor; CI uses -quick, which fails if a ratio is far out of budget twice
 //	bench scale      1 to 4,000 sessions: the cost of making, keeping, using and ending them
+//	bench idle       descriptors, memory and processor time of idle sessions
 //	bench agent      an agent's work, compared with two other ways of doing it
 //	bench comeback   time from a kill -9 of the gateway to the next one's answers, by earlier work
 //	bench kept       the cost of ended work
@@ -65,7 +66,7 @@ func main() {
 		mode, args = args[0], args[1:]
 	}
 	_ = flag.CommandLine.Parse(args) // exits
-	run := map[string]func() error{"compare": compare, "scale": scale, "agent": agent, "soak": soak, "comeback": recovery, "kept": kept, "clients": clients, "cluster": nodesCost, "plots": plots}[mode]
+	run := map[string]func() error{"compare": compare, "scale": scale, "idle": idleCost, "agent": agent, "soak": soak, "comeback": recovery, "kept": kept, "clients": clients, "cluster": nodesCost, "plots": plots}[mode]
 	if run == nil {
 		fmt.Fprintf(os.Stderr, "bench: unknown mode %q\n", mode)
 		os.Exit(2)

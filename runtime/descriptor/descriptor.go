@@ -29,6 +29,16 @@ func HalfPipe(ours int) (fd [2]int, err error) {
 	return fd, unix.SetNonblock(fd[ours], true)
 }
 
+// BothEnds makes a pipe with one descriptor, which reads and writes. It does not block.
+func BothEnds() (int, error) {
+	var fd [2]int
+	if err := unix.Pipe2(fd[:], unix.O_CLOEXEC); err != nil {
+		return -1, err
+	}
+	defer CloseAll(fd[:])
+	return unix.Open("/proc/self/fd/"+strconv.Itoa(fd[0]), unix.O_RDWR|unix.O_NONBLOCK|unix.O_CLOEXEC, 0)
+}
+
 // Close closes a descriptor once.
 func Close(fd *int) {
 	if *fd >= 0 {

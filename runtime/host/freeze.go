@@ -58,6 +58,9 @@ func (h *Host) CountAsEnded(c *Child) {
 	delete(n.children, c.pid)
 	n.mu.Unlock()
 	c.mu.Lock()
+	if !c.closed {
+		c.keepPidfdLocked()
+	}
 	c.status, c.reaped = own.SignalStatus(syscall.SIGKILL), true
 	if c.closed {
 		c.closePidfdLocked()

@@ -276,6 +276,14 @@ func (c *Scope) Remove() bool {
 	return true
 }
 
+// Rest closes the list that MembersExcept keeps open, until it is needed again.
+func (c *Scope) Rest() {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	descriptor.Close(&c.pidList)
+	c.pidListOf = 0
+}
+
 // close removes the scope's mark from the host and closes the scope's descriptor.
 func (c *Scope) close() {
 	h := c.group.host

@@ -149,6 +149,10 @@ func (h *Host) HandOver(f func(*HandoverState) error) error {
 	h.childReaper.mu.Lock()
 	defer h.childReaper.mu.Unlock()
 	for _, c := range h.childReaper.children {
+		if c.pidfd < 0 { // an older version signals through it
+			c.keepPidfdLocked() // nobody else uses c now
+			defer c.DropPidfd()
+		}
 		child := ChildState{Pid: c.pid, Pidfd: c.pidfd, Closed: c.closed}
 		if c.scope != nil {
 			child.Group, child.Scope = c.scope.group.id, c.scope.number

@@ -6,8 +6,8 @@
 // is the part of a group that one command started, so a command can be ended without its shell and without the jobs of
 // earlier commands. A Child is one process that the host started; its Status is recorded exactly once.
 //
-// No signal is sent to a bare process number: the host opens a pidfd, looks at the process, and then sends the signal
-// through the pidfd. If the number was reused meanwhile, the signal reaches no process.
+// No signal is sent to the bare number of a process that may have been reaped: the host opens a pidfd, looks at the process, and
+// then sends the signal through the pidfd. If the number was reused meanwhile, the signal reaches no process.
 package host
 
 import (

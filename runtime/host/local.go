@@ -102,8 +102,6 @@ func (g localGroup) DropAll() { g.host.ReleaseConfinement(g.id) }
 
 type localScope struct{ *Scope }
 
-func (c localScope) Rest() {}
-
 func (c localScope) Spawn(s own.Spec) (own.KeptChild, error) {
 	child, err := c.Scope.Spawn(s)
 	if err != nil {

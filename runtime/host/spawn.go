@@ -27,7 +27,7 @@ type Child struct {
 	exited chan struct{} // closed by the child reaper once status is set
 
 	mu     sync.Mutex
-	pidfd  int  // guarded by mu for closing; -1 after that
+	pidfd  int  // guarded by mu for closing; -1 after that, and after DropPidfd until the child ends
 	reaped bool // guarded by mu; another process may have the pid from here on
 	closed bool // guarded by mu; the owner has called Close
 	status own.Status
@@ -394,7 +394,7 @@ func clearSignalMask(traced bool) (restore func()) {
 // Pid returns the child's pid, also after the child has ended. Then it may only be used in logs and answers.
 func (c *Child) Pid() int { return c.pid }
 
-// Pidfd returns the child's pidfd, or -1 after Close. The pidfd becomes readable when the child ends, which is slightly
+// Pidfd returns the child's pidfd, or -1 after Close and DropPidfd. The pidfd becomes readable when the child ends, which is slightly
 // before Exited is closed.
 func (c *Child) Pidfd() int {
 	c.mu.Lock()
@@ -419,14 +419,59 @@ func (c *Child) Status() own.Status {
 func (c *Child) Signal(sig syscall.Signal) error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if c.reaped || c.pidfd < 0 {
+	if c.reaped {
 		return os.ErrProcessDone
 	}
-	err := unix.PidfdSendSignal(c.pidfd, sig, nil, 0)
+	name, send := "pidfd_send_signal", func() error { return unix.PidfdSendSignal(c.pidfd, sig, nil, 0) }
+	if c.pidfd < 0 { // the pid is the child's own until it is reaped
+		name, send = "kill", func() error { return unix.Kill(c.pid, sig) }
+	}
+	err := send()
 	if errors.Is(err, unix.ESRCH) {
 		return os.ErrProcessDone
 	}
-	return os.NewSyscallError("pidfd_send_signal", err)
+	return os.NewSyscallError(name, err)
+}
+
+// DropPidfd closes the pidfd until the child ends. It is for an owner that waits for Exited, and gives others pidfds with
+// OpenPidfd.
+func (c *Child) DropPidfd() {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if !c.reaped {
+		c.closePidfdLocked()
+	}
+}
+
+// OpenPidfd returns a pidfd of the child, which the caller owns. It returns -1 after Close if the child has ended, and if there
+// is no room.
+func (c *Child) OpenPidfd() int {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.pidfd >= 0 {
+		if fd, err := unix.FcntlInt(uintptr(c.pidfd), unix.F_DUPFD_CLOEXEC, 0); err == nil {
+			return fd
+		}
+		return -1
+	}
+	if c.reaped {
+		return -1
+	}
+	fd, err := unix.PidfdOpen(c.pid, 0)
+	if err != nil {
+		return -1
+	}
+	return fd
+}
+
+// keepPidfdLocked opens the pidfd again if it is not open. A child that is reaped has none otherwise. mu is held.
+func (c *Child) keepPidfdLocked() {
+	if c.pidfd >= 0 {
+		return
+	}
+	if fd, err := unix.PidfdOpen(c.pid, 0); err == nil {
+		c.pidfd = fd
+	}
 }
 
 // Close frees the pidfd. It neither ends the child nor waits for it.
@@ -454,6 +499,9 @@ func (c *Child) reap() bool {
 	defer c.mu.Unlock()
 	var ws syscall.WaitStatus
 	var use syscall.Rusage
+	if !c.closed {
+		c.keepPidfdLocked()
+	}
 	pid, err := syscall.Wait4(c.pid, &ws, syscall.WNOHANG, &use)
 	switch {
 	case err == syscall.EINTR || (err == nil && pid == 0):

@@ -142,6 +142,42 @@ func TestPidfdIsReadableAtTheEnd(t *testing.T) {
 	}
 }
 
+// Without its own pidfd a child can be signalled, and gives others one, also when it has been reaped.
+func TestDroppedPidfd(t *testing.T) {
+	h := testHost(t, "auto")
+	before := len(descriptor.NumbersIn("/proc/self/fd"))
+	c := spawn(t, h, nil, nil, "/bin/sleep", "60")
+	c.DropPidfd()
+	if now := len(descriptor.NumbersIn("/proc/self/fd")); now > before || c.Pidfd() != -1 {
+		t.Errorf("%d descriptors, %d before", now, before)
+	}
+	ended := func(fd int) bool {
+		n, _ := unix.Poll([]unix.PollFd{{Fd: int32(fd), Events: unix.POLLIN}}, 0)
+		return n == 1
+	}
+	early := c.OpenPidfd()
+	defer unix.Close(early)
+	if early < 0 || ended(early) {
+		t.Error("no pidfd of a child that runs")
+	}
+	if err := c.Signal(syscall.SIGTERM); err != nil {
+		t.Fatal(err)
+	}
+	<-c.Exited()
+	late := c.OpenPidfd()
+	defer unix.Close(late)
+	if late < 0 || !ended(early) || !ended(late) {
+		t.Error("no pidfd of a child that has been reaped")
+	}
+	if err := c.Signal(syscall.SIGTERM); err != os.ErrProcessDone {
+		t.Error(err)
+	}
+	c.Close()
+	if fd := c.OpenPidfd(); fd != -1 {
+		t.Error("pidfd after Close")
+	}
+}
+
 func TestCloseBeforeTheEnd(t *testing.T) {
 	h := testHost(t, "auto")
 	before := len(descriptor.NumbersIn("/proc/self/fd"))

@@ -297,6 +297,7 @@ func (s *server) restore(w *Handover, l *wire.Link) {
 				p.Child = host.EndedChild(cw.Pid, cw.Pidfd, cw.Ended.Status())
 			} else {
 				p.Child = s.host.RestoredChild(cw.Pid)
+				p.DropPidfd()
 			}
 			g.children[p.number] = p
 			if !p.ended {

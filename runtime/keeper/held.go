@@ -63,22 +63,29 @@ func (s *server) lend(q *request, a *answer) error {
 			fds = append(fds, fd)
 		}
 	}
-	if p := q.session.children[q.Child]; p != nil && p.Pidfd() >= 0 {
-		fds = append(fds, p.Pidfd())
-	}
-	if len(fds) != len(q.Held)+1 {
+	p := q.session.children[q.Child]
+	if len(fds) != len(q.Held) || p == nil {
 		return fmt.Errorf("%s: %w", q.Op, fs.ErrClosed)
 	}
 	for _, fd := range fds {
 		fd, err := wire.Duplicate(fd)
 		if err != nil {
-			descriptor.CloseAll(a.files)
-			a.files = nil
-			return err
+			return notLent(a, err)
 		}
 		a.files = append(a.files, fd)
 	}
+	fd := p.OpenPidfd()
+	if fd < 0 {
+		return notLent(a, unix.EMFILE)
+	}
+	a.files = append(a.files, fd)
 	return nil
+}
+
+func notLent(a *answer, err error) error {
+	descriptor.CloseAll(a.files)
+	a.files = nil
+	return err
 }
 
 // stillThereLocked returns an error if the session was forgotten after find found it, because its start failed. mu is held.

@@ -119,6 +119,7 @@ func (s *server) newHandlers(removeIsSlow bool) map[string]handler {
 		wire.OpAddForkedCopy: {target: ofScope, do: func(q *request, _ *answer) error { return q.scope.AddForkedCopy(q.Pid) }},
 		wire.OpMembersExcept: {target: ofScope, do: func(q *request, a *answer) error {
 			a.Pids = q.scope.MembersExcept(q.Pid)
+			q.scope.Rest() // gateways ask seldom, and have a list of their own
 			return nil
 		}},
 		wire.OpKill:   {target: ofScope, slow: true, goneIsDone: true, do: func(q *request, _ *answer) error { return q.scope.Kill(q.Pid) }},

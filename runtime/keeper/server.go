@@ -212,13 +212,8 @@ func (s *server) stateLocked() (st *wire.State, files, own []int) {
 			if c.ended {
 				cs.Status = wire.StatusOf(c.Status())
 			}
-			fd := c.Pidfd()
-			if c.released { // its end closes this descriptor
-				fd, _ = wire.Duplicate(fd)
-				give(fd)
-			} else if fd >= 0 {
-				files = append(files, fd)
-			}
+			fd := c.OpenPidfd()
+			give(fd)
 			cs.Pinned = fd >= 0
 			gs.Children = append(gs.Children, cs)
 		}

@@ -120,7 +120,7 @@ func (s *server) start(q *request, a *answer) (err error) {
 	if err != nil {
 		return err
 	}
-	if fd, err := wire.Duplicate(child.Pidfd()); err == nil {
+	if fd := child.OpenPidfd(); fd >= 0 {
 		a.files = append([]int{fd}, a.files...)
 	} else { // the gateway has no pidfd then, and asks us instead
 		descriptor.CloseAll(a.files)
@@ -136,6 +136,7 @@ func (s *server) start(q *request, a *answer) (err error) {
 	p := &process{Child: child, number: s.serial, session: g}
 	g.children[p.number] = p
 	a.Child, a.Pid = p.number, child.Pid()
+	child.DropPidfd()
 	_ = q.link.Send(a.Message, a.files...)
 	s.mu.Unlock()
 	s.work.Go(func() { s.tellWhenExited(p) }) // ends with the child; wait waits for it

@@ -10,15 +10,16 @@ import (
 type ChannelKind int
 
 const (
-	OutPipe ChannelKind = iota // the shell writes
-	InPipe                     // the shell reads, and no other process may, see confinement.makeChannel in runtime/host
-	MemFile                    // both sides read and write
+	OutPipe  ChannelKind = iota // the shell writes
+	InPipe                      // the shell reads, and no other process may, see confinement.makeChannel in runtime/host
+	MemFile                     // both sides read and write
+	BothPipe                    // an OutPipe; if the group uses no FIFOs, R is both ends, and there is no W
 )
 
 // A Channel is a pipe or a file that we hold and that the session's shells open.
 type Channel struct {
-	R, W         int // our descriptors; a MemFile has only W, and its R is -1
-	HeldR, HeldW int // the keeper's numbers for R and W; -1: the keeper does not hold that one
+	R, W         int // our descriptors; a MemFile has only W, a BothPipe may have only R: the other one is -1
+	HeldR, HeldW int // the keeper's numbers for R and W, the same for a BothPipe; -1: the keeper does not hold that one
 	FileNumber   int // the name, in the session's Dir, of the end that the shell opens
 }
 
@@ -42,9 +43,12 @@ func MakeAnonymousChannels(g KeptGroup, kinds []ChannelKind, also ...int) (made 
 	var fds []int
 	for _, k := range kinds {
 		m := Channel{R: -1, W: -1, HeldR: -1, HeldW: -1}
-		if k == MemFile {
+		switch k {
+		case MemFile:
 			m.W, err = descriptor.Memfd("file")
-		} else {
+		case BothPipe:
+			m.R, err = descriptor.BothEnds()
+		default:
 			var fd [2]int
 			ours := 0
 			if k == InPipe {
@@ -61,7 +65,9 @@ func MakeAnonymousChannels(g KeptGroup, kinds []ChannelKind, also ...int) (made 
 		if m.R >= 0 {
 			fds = append(fds, m.R)
 		}
-		fds = append(fds, m.W)
+		if m.W >= 0 {
+			fds = append(fds, m.W)
+		}
 	}
 	if numbers, err = g.Hold(append(fds, also...)...); err != nil {
 		return made, nil, fmt.Errorf("hold: %w", err)
@@ -71,7 +77,11 @@ func MakeAnonymousChannels(g KeptGroup, kinds []ChannelKind, also ...int) (made 
 		if m.R >= 0 {
 			m.HeldR, numbers = numbers[0], numbers[1:]
 		}
-		m.HeldW, numbers = numbers[0], numbers[1:]
+		if m.W >= 0 {
+			m.HeldW, numbers = numbers[0], numbers[1:]
+		} else {
+			m.HeldW = m.HeldR
+		}
 		m.FileNumber = m.HeldW
 		if kinds[i] == InPipe {
 			m.FileNumber = m.HeldR

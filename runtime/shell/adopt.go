@@ -188,9 +188,13 @@ func (a *Adoption) Shell(c ShellConfig, r saved.Shell) (*Shell, error) {
 	}
 	s.p = &shellProc{
 		dialect: k, child: child, scope: scope, held: r.Held, scriptReader: -1, script: a.Take(r.Held[heldScript]), ctlR: a.Take(r.Held[heldCtlR]),
-		ctlW: a.Take(r.Held[heldCtlW]), text: a.Take(r.Held[heldText]), textSize: math.MaxInt, poll: s.poll, pipeCalls: &s.pipeCalls,
+		ctlW: -1, text: a.Take(r.Held[heldText]), textSize: math.MaxInt, poll: s.poll, pipeCalls: &s.pipeCalls,
 	}
-	if s.p.script < 0 || s.p.ctlR < 0 || s.p.ctlW < 0 || s.p.text < 0 {
+	both := r.Held[heldCtlR] == r.Held[heldCtlW]
+	if !both {
+		s.p.ctlW = a.Take(r.Held[heldCtlW])
+	}
+	if s.p.script < 0 || s.p.ctlR < 0 || s.p.ctlW < 0 && !both || s.p.text < 0 {
 		return nil, ErrShellGone
 	}
 	if s.group.HeldElsewhere() {

@@ -34,7 +34,7 @@ type shellProc struct {
 	scope        own.KeptScope // holds the shell and what the running command starts
 	script       int           // write end of the script channel
 	ctlR         int           // read end of the control pipe, from which reports come
-	ctlW         int           // its write end, which the shell opens by its path; -1 if the keeper is another process
+	ctlW         int           // its write end, which the shell opens by its path; -1 if ctlR is both ends, and if the keeper is another process
 	text         int           // memfd with the text of the running command
 	scriptReader int           // the shell's end of the script channel; -1 once it is spawned
 	argv         []string      // set once
@@ -91,7 +91,7 @@ func concurrently(calls ...func() error) error {
 }
 
 // channels are the channels that the shell opens: the control pipe, and the text of a command.
-var channels = []own.ChannelKind{own.OutPipe, own.MemFile}
+var channels = []own.ChannelKind{own.BothPipe, own.MemFile}
 
 // setChannels sets p's channels. script is the keeper's number for the script channel, which it holds, too.
 func (p *shellProc) setChannels(group own.KeptGroup, made []own.Channel, script int) {

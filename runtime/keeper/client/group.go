@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"slices"
 	"sync"
 	"syscall"
 
@@ -76,6 +77,12 @@ func (g *group) MakeChannels(kinds []own.ChannelKind, also ...int) (made []own.C
 	given, err := duplicates(also)
 	if err != nil {
 		return nil, nil, err
+	}
+	kinds = slices.Clone(kinds)
+	for i, k := range kinds {
+		if k == own.BothPipe { // an older keeper does not know it
+			kinds[i] = own.OutPipe
+		}
 	}
 	a, files, err := g.client.Call(wire.Message{Op: wire.OpMakeChannels, Group: g.id, Kinds: kinds}, given...)
 	g.client.noteNumbers(a.Held)
