@@ -30,8 +30,8 @@ type IdleRow struct {
 	PSS        float64         `json:"pss_bytes"`   // of the whole process tree
 	Kernel     float64         `json:"kernel_bytes"`
 	RSS        [2]float64      `json:"rss_bytes"`        // of the gateway and of the keeper, in all
-	CPU        [2]float64      `json:"idle_cpu_percent"` // likewise
-	Create     figure.Measured `json:"create_ns"`        // of more sessions
+	CPU        [2]float64      `json:"idle_cpu_percent"` // likewise; 0 right after the commands
+	Create     figure.Measured `json:"create_ns"`        // of more sessions, at the end
 	PerSession float64         `json:"pss_per_session_bytes"`
 	KernelEach float64         `json:"kernel_per_session_bytes"`
 }
@@ -56,7 +56,7 @@ func idleCost() error {
 
 func idleRows(gw *child, r *Idle, shell string, n int, files uint64) {
 	const (
-		quiet   = 3 * time.Second  // for snapshots
+		quiet   = time.Second      // for snapshots
 		rested  = 15 * time.Second // a session rests after 10 s
 		watched = 10 * time.Second
 		more    = 50
@@ -74,12 +74,14 @@ func idleRows(gw *child, r *Idle, shell string, n int, files uint64) {
 	edge := gatewayOf(keeper)
 	before, kernelBefore, kindsBefore := treeOf(keeper), kernelMemory(), fileKinds(edge, keeper)
 	filesBefore := [2]int{status(edge).descriptors, status(keeper).descriptors}
-	look := func(what string) {
+	look := func(what string, watched time.Duration, more int) {
 		row := IdleRow{What: fmt.Sprintf("%d × %s, %s", n, shell, what), Sessions: n}
-		g, k, began := cpu(edge), cpu(keeper), time.Now()
-		time.Sleep(watched)
-		past := time.Since(began).Seconds()
-		row.CPU = [2]float64{100 * (cpu(edge) - g).Seconds() / past, 100 * (cpu(keeper) - k).Seconds() / past}
+		if watched > 0 {
+			g, k, began := cpu(edge), cpu(keeper), time.Now()
+			time.Sleep(watched)
+			past := time.Since(began).Seconds()
+			row.CPU = [2]float64{100 * (cpu(edge) - g).Seconds() / past, 100 * (cpu(keeper) - k).Seconds() / past}
+		}
 		row.PSS, row.Kernel = treeOf(keeper).pss-before.pss, kernelMemory()-kernelBefore
 		row.PerSession, row.KernelEach = row.PSS/float64(n), row.Kernel/float64(n)
 		gu, ku := status(edge), status(keeper)
@@ -92,7 +94,9 @@ func idleRows(gw *child, r *Idle, shell string, n int, files uint64) {
 			created.Add(time.Since(start))
 			destroy(id)
 		}
-		row.Create = figure.Measure(created)
+		if more > 0 {
+			row.Create = figure.Measure(created)
+		}
 		r.Rows = append(r.Rows, row)
 		mem := figure.Bytes.Format
 		fmt.Printf("%-44s descriptors %6.2f + %5.2f  PSS %9s  kernel %9s  RSS %9s + %9s  CPU %.2f %% + %.2f %%  create %9s\n    %s\n", row.What, float64(row.Files[0])/float64(n), float64(row.Files[1])/float64(n),
@@ -105,14 +109,36 @@ func idleRows(gw *child, r *Idle, shell string, n int, files uint64) {
 		}
 	}
 	time.Sleep(rested)
-	look("idle")
+	look("idle", watched, 0)
 	for _, id := range ids {
 		ask(c, "exec.run", map[string]any{"session_id": id, "command": ":"}, nil)
 	}
-	time.Sleep(quiet - watched/5)
-	look("after a command")
+	time.Sleep(quiet)
+	look("after a command", 0, 0)
 	time.Sleep(rested)
-	look("idle again")
+	look("idle again", watched, more)
+}
+
+func idleTable(r Idle) string {
+	var b strings.Builder
+	fmt.Fprintf(&b, "%v\n\n| sessions | descriptors a session, gateway + keeper | PSS a session | kernel memory a session | RSS, gateway + keeper | idle CPU, gateway + keeper | create |\n|-|-:|-:|-:|-:|-:|-:|\n", r.Machine)
+	mem := func(v float64) string { return fmt.Sprintf("%.0f KiB", v/1024) }
+	for _, t := range r.Rows {
+		cpu, create := "", ""
+		if t.What[strings.LastIndex(t.What, ",")+1:] != " after a command" {
+			cpu = fmt.Sprintf("%.2f + %.2f %%", t.CPU[0], t.CPU[1])
+		}
+		if t.Create.Median > 0 {
+			create = figure.Nanoseconds.Format(t.Create.Median)
+		}
+		n := float64(t.Sessions)
+		fmt.Fprintf(&b, "| %s | %.2f + %.2f | %s | %s | %s + %s | %s | %s |\n", t.What, float64(t.Files[0])/n, float64(t.Files[1])/n, mem(t.PerSession), mem(t.KernelEach),
+			figure.Bytes.Format(t.RSS[0]), figure.Bytes.Format(t.RSS[1]), cpu, create)
+	}
+	if r.Stopped != "" {
+		fmt.Fprintf(&b, "\nStopped: %s.\n", r.Stopped)
+	}
+	return b.String()
 }
 
 // kernelMemory is the memory that the kernel has for all processes, in bytes: of other programs, too.

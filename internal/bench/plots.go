@@ -27,6 +27,7 @@ func plots() error {
 		k Soak
 		c Recovery
 		e Kept
+		i Idle
 		n figure.Report
 	)
 	for _, one := range []struct {
@@ -37,6 +38,7 @@ func plots() error {
 		{"bench", &r, func() error { text = tableOf(text, "bench", benchTable(r)); return nil }},
 		{"nodes", &n, func() error { text = tableOf(text, "nodes", benchTable(n)); return nil }},
 		{"scale", &s, func() error { text = tableOf(text, "scale", scaleTable(s)); return scalePlots(s) }},
+		{"idle", &i, func() error { text = tableOf(text, "idle", idleTable(i)); return nil }},
 		{"agent", &a, func() error { text = tableOf(text, "agent", agentTable(a)); return nil }},
 		{"comeback", &c, func() error { text = tableOf(text, "comeback", recoveryTable(c)); return recoveryPlot(c) }},
 		{"kept", &e, func() error { text = tableOf(text, "kept", keptTable(e)); return nil }},
