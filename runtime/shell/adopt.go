@@ -36,6 +36,7 @@ func (s *Shell) SetEntryWriter(r EntryWriter) {
 	s.entries = r
 	s.saveMu.Unlock()
 	s.save()
+	s.used = true
 }
 
 // save writes an entry with the shell. The caller has the turn.

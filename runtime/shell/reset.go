@@ -96,6 +96,7 @@ func (s *Shell) Close(grace time.Duration) (err error) {
 	c := &pendingClose{done: make(chan struct{})}
 	s.closed, s.killAt = c, until
 	s.closing.Store(true)
+	s.b.ready.remove(s)
 	group, p := s.group, s.p
 	terms := slices.Collect(maps.Keys(s.terms))
 	s.mu.Unlock()

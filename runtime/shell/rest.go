@@ -1,8 +1,14 @@
 package shell
 
 import (
+	"cmp"
+	"container/list"
 	"fmt"
+	"sync"
+	"sync/atomic"
 	"time"
+
+	"trl/runtime/descriptor"
 )
 
 // An idle session holds few descriptors. Rest closes what only a running command needs, and our copies of what the keeper holds. Whoever takes the turn
@@ -10,9 +16,62 @@ import (
 
 // resting says which of its descriptors a shell has closed. The holder of the turn owns it.
 type resting struct {
-	rests      bool   // our copies of what the keeper holds
-	gaugeRests bool   // the gauge's files
-	onWake     func() // see OnWake; set once
+	rests      bool                   // our copies of what the keeper holds
+	gaugeRests bool                   // the gauge's files
+	used       bool                   // giveTurn adds the shell to the ready ones
+	onWake     atomic.Pointer[func()] // see OnWake
+	hurry      atomic.Bool            // there are too many ready shells: rest soon
+	ready      *list.Element          // guarded by readyShells.mu; nil: not in the list
+}
+
+// readyShells are the shells of a gateway that are idle and do not rest yet.
+type readyShells struct {
+	mu  sync.Mutex
+	all list.List // guarded by mu; of *Shell, the longest idle first
+}
+
+// readyShare bounds the number of ready shells: so many may be open files of a process for each. A ready shell has some 30 in both processes.
+const (
+	readyShare  = 100
+	fewestReady = 4
+)
+
+var mostReady = sync.OnceValue(func() int {
+	_, most := descriptor.Count()
+	return max(fewestReady, most/readyShare)
+})
+
+// add adds a shell, which has just been used. If there are too many, the one that has been idle for longest must rest soon.
+func (r *readyShells) add(s *Shell, most int) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if s.closing.Load() {
+		return
+	}
+	r.removeLocked(s)
+	s.ready = r.all.PushBack(s)
+	if r.all.Len() > most {
+		first := r.all.Front().Value.(*Shell)
+		r.removeLocked(first)
+		first.hurry.Store(true)
+		if f := first.onWake.Load(); f != nil {
+			(*f)()
+		}
+	}
+}
+
+// remove removes a shell that is in use, rests, or is closed.
+func (r *readyShells) remove(s *Shell) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.removeLocked(s)
+}
+
+func (r *readyShells) removeLocked(s *Shell) {
+	if s.ready != nil {
+		r.all.Remove(s.ready)
+		s.ready = nil
+	}
 }
 
 // takeTurn takes the turn, and the shell's descriptors if it rests. After an error the caller does not have the turn.
@@ -25,10 +84,18 @@ func (s *Shell) takeTurn() error {
 	return nil
 }
 
-func (s *Shell) giveTurn() { s.turn <- struct{}{} }
+func (s *Shell) giveTurn() {
+	if s.used {
+		s.used = false
+		s.b.ready.add(s, cmp.Or(s.b.MostReady, mostReady()))
+	}
+	s.turn <- struct{}{}
+}
 
-// restDelay is how long a shell must be idle before it rests.
-const restDelay = 10 * time.Second
+const (
+	restDelay  = 10 * time.Second       // how long a shell must be idle before it rests
+	hurryPause = 200 * time.Millisecond // between attempts, if there are too many ready shells
+)
 
 // Idle is called when the shell has been idle for that long. It requests a snapshot, or makes the shell rest, if that is due. It returns after how long to
 // call it again, 0 for not before the shell has done something.
@@ -37,12 +104,14 @@ func (s *Shell) Idle(idle time.Duration) time.Duration {
 	switch {
 	case again > 0:
 		return again
-	case idle < restDelay:
+	case idle < restDelay && !s.hurry.Load():
 		return restDelay - idle
-	case !s.Rest():
-		return restDelay
+	case s.Rest():
+		return 0
+	case s.hurry.Load():
+		return hurryPause
 	}
-	return 0
+	return restDelay
 }
 
 // Rest closes what an idle shell does not need. It returns false if it must be called again later: something else has the shell, or the shell has not done
@@ -54,6 +123,7 @@ func (s *Shell) Rest() bool {
 		return false
 	}
 	defer s.giveTurn()
+	s.b.ready.remove(s)
 	p := s.proc()
 	if p == nil || p.dead() || s.closing.Load() {
 		return true // Revive, Reset or Close comes next
@@ -75,8 +145,11 @@ func (s *Shell) Rest() bool {
 	return true
 }
 
-// wakeUp ends a Rest. The caller has the turn.
+// wakeUp ends a Rest, and counts the shell as in use until giveTurn. The caller has the turn.
 func (s *Shell) wakeUp() error {
+	s.b.ready.remove(s)
+	s.hurry.Store(false)
+	s.used = true
 	p := s.proc()
 	if !s.rests || p == nil {
 		return nil
@@ -89,11 +162,11 @@ func (s *Shell) wakeUp() error {
 	p.script, p.ctlR, p.text = fds[0], fds[1], fds[2]
 	s.state.WakeUp(fds[3:])
 	s.rests = false
-	if s.onWake != nil {
-		s.onWake()
+	if f := s.onWake.Load(); f != nil {
+		(*f)()
 	}
 	return nil
 }
 
-// OnWake sets a function that is called when the shell no longer rests. It is called once, by the goroutine that calls Rest.
-func (s *Shell) OnWake(f func()) { s.onWake = f }
+// OnWake sets a function that is called when the shell no longer rests, or is to rest soon: Idle is to be called again. The function does not wait.
+func (s *Shell) OnWake(f func()) { s.onWake.Store(&f) }

@@ -45,6 +45,9 @@ type Base struct {
 	Keeper  own.Keeper
 	Metrics *metrics.Metrics
 	Log     zerolog.Logger
+
+	MostReady int // how many idle shells need not rest; 0: as many as the limit of open files allows
+	ready     readyShells
 }
 
 // Shell is a session's shell. It goes on when its process is replaced. One goroutine at a time may call Run, Idle, Setup,

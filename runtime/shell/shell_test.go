@@ -762,6 +762,54 @@ func TestRest(t *testing.T) {
 	})
 }
 
+// Only so many idle shells stay ready; the others are told to rest.
+func TestManyReadyShells(t *testing.T) {
+	h := testHost(t, "auto")
+	b := &Base{Keeper: host.Local(h), Metrics: h.Metrics, Log: h.Log, MostReady: 2}
+	const shells = 5
+	var all []*session
+	var told [shells]bool
+	for i := range shells {
+		s, err := b.OpenShell(context.Background(), ShellConfig{ID: fmt.Sprintf("ready%d-%d", os.Getpid(), i), Path: "/bin/sh", Dir: "/"})
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer func() {
+			if err := s.Close(0); err != nil {
+				t.Error(err)
+			}
+			s.Forget()
+		}()
+		s.OnWake(func() { told[i] = true })
+		all = append(all, &session{s, t})
+	}
+	for i, s := range all {
+		s.want(fmt.Sprintf("x=%d", i), "")
+	}
+	for i, s := range all {
+		if rests := i < shells-b.MostReady; told[i] != rests {
+			t.Errorf("shell %d was told to rest: %v", i, told[i])
+		}
+		s.state.Skip() // no snapshot is due
+		if again := s.Idle(0); told[i] != (again == 0 && s.pipes == nil) {
+			t.Errorf("shell %d: %v, %v", i, again, s.pipes)
+		}
+	}
+	all[0].want("echo $x", "0\n")
+	if !told[3] || told[4] {
+		t.Error("not the one that was idle for longest")
+	}
+	for i, s := range all {
+		s.want("echo $x", fmt.Sprintln(i))
+		if err := s.Close(0); err != nil {
+			t.Error(err)
+		}
+	}
+	if n := b.ready.all.Len(); n != 0 {
+		t.Errorf("%d closed shells are in the list", n)
+	}
+}
+
 // A Wake is not lost, whoever waits.
 func TestWakes(t *testing.T) {
 	p, err := stream.NewPoller()

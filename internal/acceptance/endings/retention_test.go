@@ -6,6 +6,7 @@ import (
 	"strings"
 	"syscall"
 	"testing"
+	"time"
 
 	"trl/internal/rig"
 	"trl/internal/testkit"
@@ -94,7 +95,6 @@ func TestEndedThingsHoldNoDescriptors(t *testing.T) {
 			w.readable(t, g)
 			c.Run(s, "true") // makes the pipes for the next command
 			before := holding(t, g, cgroup)
-			before.keeper++ // the list of the processes of the shell's cell, open once it was asked for
 			w.add(c, s, "more", rig.Pick(30, 300))
 			w.readable(t, g)
 			c.Run(s, "true")
@@ -156,7 +156,7 @@ func TestIdleSessionsHoldFewDescriptors(t *testing.T) {
 				ids = append(ids, c.Session(object{"shell": "/bin/bash"}))
 			}
 			most := holding(t, g, cgroup)
-			most.keeper += sessions + some // it also keeps the list of a cell's processes open
+			most.keeper = base.keeper + 7*sessions + some
 			most.gateway = base.gateway + sessions + some
 			w := newSessionWork()
 			for i, s := range ids {
@@ -210,6 +210,39 @@ func TestIdleSessionsHoldFewDescriptors(t *testing.T) {
 	}
 }
 
+// TestFewSessionsAreReady: however often many sessions are used, only a few keep what a command needs, and none loses anything by that.
+func TestFewSessionsAreReady(t *testing.T) {
+	t.Parallel()
+	const sessions, ready, some = 30, 10, 12 // ready: a hundredth of the descriptors
+	g := rig.StartTuned(t, rig.StartedBy("prlimit", fmt.Sprint("--nofile=", ready*100)), "--warm", "0")
+	cgroup := g.CgroupDir(t)
+	c := g.Dial(t)
+	base := holding(t, g, cgroup)
+	var ids []string
+	for i := range sessions {
+		ids = append(ids, c.Session(object{"shell": "/bin/bash"}))
+		c.Run(ids[i], fmt.Sprintf("here=%d", i))
+	}
+	var now held
+	defer func() { t.Logf("%+v, %+v before", now, base) }()
+	used := time.Now()
+	testkit.Eventually(t, "few are ready", func() bool {
+		if time.Since(used) > 5*time.Second { // so that none is idle for as long as sessions are that rest anyway
+			for i, s := range ids {
+				rig.Expect(t, c.Run(s, "echo $here"), 0, fmt.Sprintln(i), "")
+			}
+			used = time.Now()
+		}
+		now = holding(t, g, cgroup)
+		return now.gateway <= base.gateway+17*ready+2*(sessions-ready)+some && now.keeper <= base.keeper+16*ready+8*(sessions-ready)+some
+	})
+	g.KillGateway(t)
+	c = g.Redial(t)
+	for i, s := range ids {
+		rig.Expect(t, c.Run(s, "echo $here"), 0, fmt.Sprintln(i), "")
+	}
+}
+
 // TestRetentionGivesAllBack: when the retention of everything is over, nothing of it is held, also by a gateway that took over.
 func TestRetentionGivesAllBack(t *testing.T) {
 	for _, tier := range rig.Tiers {
@@ -233,7 +266,6 @@ func TestRetentionGivesAllBack(t *testing.T) {
 			testkit.Eventually(t, "all is forgotten", func() bool { return g.Metric(t, "trl_sessions") == 1 })
 			c.Run(s, "echo")
 			before.gateway += 4
-			before.keeper++ // as above
 			holds(t, g, "nothing is held", cgroup, before)
 		})
 	}
