@@ -149,8 +149,10 @@ func (h *Host) HandOver(f func(*HandoverState) error) error {
 	h.childReaper.mu.Lock()
 	defer h.childReaper.mu.Unlock()
 	for _, c := range h.childReaper.children {
-		if c.pidfd < 0 { // an older version signals through it
-			c.keepPidfdLocked() // nobody else uses c now
+		if c.Pidfd() < 0 { // an older version signals through it
+			c.mu.Lock()
+			c.keepPidfdLocked()
+			c.mu.Unlock()
 			defer c.DropPidfd()
 		}
 		child := ChildState{Pid: c.pid, Pidfd: c.pidfd, Closed: c.closed}
