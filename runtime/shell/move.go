@@ -11,8 +11,8 @@ import (
 
 // The state of a shell can go on in the shell of another gateway: State tells it, and TakeState gives it to the other one.
 
-// State returns the shell's state for TakeState of a fresh shell of the same kind, and names the parts of it that are missing. A nil state is that of a
-// fresh shell. The output of all commands that have ended is in the archive of the session log then, as far as there was memory. State waits until the
+// State returns the shell's state for TakeState of a fresh shell of the same kind, and names the parts of it that are missing. An empty state is that of
+// a fresh shell. The output of all commands that have ended is in the archive of the session log then, as far as there was memory. State waits until the
 // shell has answered, within the bounds of a snapshot. The caller makes sure that no Run goes on.
 func (s *Shell) State() (state []byte, lost []string, err error) {
 	if err := s.takeTurn(); err != nil {
@@ -41,7 +41,7 @@ func (s *Shell) State() (state []byte, lost []string, err error) {
 // TakeState replaces the shell by one with the state that State of another shell has returned, and names what the new one lacks of it. After an error the
 // shell is of no use. The caller makes sure that no Run goes on.
 func (s *Shell) TakeState(state []byte) (lost []string, err error) {
-	if state == nil {
+	if len(state) == 0 {
 		return nil, nil
 	}
 	if err := s.takeTurn(); err != nil {
