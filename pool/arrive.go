@@ -13,7 +13,6 @@ import (
 	"trl/pool/requestkey"
 	"trl/pool/shells"
 	"trl/pool/spec"
-	"trl/protocol"
 	"trl/statemachine"
 )
 
@@ -23,7 +22,7 @@ func (p *Pool) Receive(ctx context.Context, move, from string, x *moved.Session)
 	if err := p.awaitRecovered(""); err != nil { // all of the sessions that are being restored count
 		return nil, nil, err
 	}
-	if err := p.forgetMoved(ctx, x.ID); err != nil {
+	if err := p.makeRoom(ctx, x.ID); err != nil {
 		return nil, nil, err
 	}
 	s, err := p.arriving(x)
@@ -69,7 +68,7 @@ func (s *Session) arrive(move, from string) *Move {
 	return m
 }
 
-// addArrival adds an arriving session to the tables, but not to the names.
+// addArrival adds an arriving session to the tables.
 func (p *Pool) addArrival(s *Session) error {
 	bounds := p.boundsFor(s.owner)
 	bounds.Principal, bounds.Token = 0, 0 // the session counts already, on its old node
@@ -79,12 +78,13 @@ func (p *Pool) addArrival(s *Session) error {
 	case p.closing:
 		return faults.Shutdown()
 	case p.sessions[s.id] != nil:
-		return protocol.Errorf(protocol.SessionExists, "the session is here already").With("session_id", s.id)
+		return moved.ErrBusy(s.id, "move")
 	}
 	if err := p.live.Check(s.owner, bounds); err != nil {
 		return err
 	}
 	p.addLocked(s)
+	s.nameLocked() // the old node may send requests by name before this one knows that the session is its own
 	p.countLocked(s.owner, 1)
 	p.tasks.Add(1) // the runner, or Drop; Close waits for it
 	return nil
@@ -144,6 +144,7 @@ func (m *Move) Keep() error {
 	s.ending = nil
 	s.away.Store(nil)
 	s.nameLocked()
+	p.claims.TakeOver(s.moveClaimsLocked()) // before anybody can end the session
 	s.mu.Unlock()
 	p.mu.Unlock()
 	if s.key.Key != "" {
@@ -156,7 +157,7 @@ func (m *Move) Keep() error {
 	return nil
 }
 
-// nameLocked adds the session to the names, unless another one has its name: the directory has given it away. p.mu and s.mu are held.
+// nameLocked adds the session to the names, unless another one has its name: the directory has given it away. p.mu is held.
 func (s *Session) nameLocked() {
 	ref := nameRef{s.owner, s.name}
 	if other := s.pool.names[ref]; s.name != "" && (other == nil || other == s || !other.IsOpen()) {
@@ -195,35 +196,45 @@ func (m *Move) Drop() {
 	close(s.ended)
 }
 
-// forgetMoved forgets a session that had moved to another node, because it comes back.
-func (p *Pool) forgetMoved(ctx context.Context, id string) error {
-	s := p.byID(id)
-	if s == nil || !s.HasMoved() {
-		return nil
+// makeRoom forgets what this node still has of a session that comes, because it was here before, or has come in vain.
+func (p *Pool) makeRoom(ctx context.Context, id string) error {
+	for s := p.byID(id); s != nil; s = p.byID(id) {
+		m := s.away.Load()
+		if m == nil {
+			return moved.ErrBusy(id, "move")
+		}
+		over := m.Over() // of a session that comes: then it is in use here, or forgotten
+		if !m.Arriving {
+			over = s.ended
+		}
+		select {
+		case <-over:
+		case <-ctx.Done():
+			return moved.ErrBusy(id, "move")
+		}
+		if m.Arriving {
+			continue
+		}
+		p.mu.Lock()
+		if i := slices.Index(p.retained, s); i >= 0 {
+			p.retained = slices.Delete(p.retained, i, i+1)
+		}
+		p.unregisterLocked(s)
+		p.mu.Unlock()
 	}
-	select {
-	case <-s.ended:
-	case <-ctx.Done():
-		return context.Cause(ctx)
-	}
-	p.mu.Lock()
-	if i := slices.Index(p.retained, s); i >= 0 {
-		p.retained = slices.Delete(p.retained, i, i+1)
-	}
-	sh := s.shell
-	p.unregisterLocked(s)
-	p.mu.Unlock()
-	if sh != nil {
-		sh.Forget() // the keeper may have nothing of the session when it comes back
+	if p.gone.Await(ctx, id) != nil {
+		return moved.ErrBusy(id, "move")
 	}
 	return nil
 }
 
-// Arrivals returns the sessions that have come from other nodes and whose moves a gateway that died has not finished.
-func (p *Pool) Arrivals() (all []*Move) {
+// Unfinished returns the moves that a gateway that died has not finished: of sessions that have come from other nodes, and of those that have gone there.
+func (p *Pool) Unfinished() (all []*Move) {
 	for _, s := range p.all() {
-		if m := s.arrived; m != nil && !m.IsTold() {
-			all = append(all, m)
+		for _, m := range []*Move{s.arrived, s.away.Load()} {
+			if m != nil && !m.IsTold() && (m != s.arrived || m.Arriving) && !slices.Contains(all, m) {
+				all = append(all, m)
+			}
 		}
 	}
 	return all
@@ -236,8 +247,8 @@ func (m *Move) IsOurs() bool {
 	return m.Decided && m.s.away.Load() != m
 }
 
-// TakeOver tells the directory that the session is here. If the directory does not answer in time, it is told later.
-func (m *Move) TakeOver() { m.s.pool.claims.TakeOver(m.s.moveClaims()) }
+// AwaitDirectory returns when the directory says that the session is here. It fails if the directory does not answer in time.
+func (m *Move) AwaitDirectory() error { return m.s.pool.claims.AwaitTakeOver() }
 
 // recoverMove goes on with the move of a session whose gateway died. resume starts its runner, and abandon ends what is left of it. Nobody else knows the
 // session yet.
@@ -245,7 +256,8 @@ func (s *Session) recoverMove(log *recovered, resume, abandon func()) {
 	switch a := log.Arrived; {
 	case log.Moved != nil:
 		m := &Move{Move: moved.Decided(log.Moved.Move, log.Moved.To, s.id, log.Moved.Ended), s: s}
-		m.Lost = log.Moved.Lost
+		m.Lost, m.Info = log.Moved.Lost, s.Info()
+		m.Info.State = string(statemachine.Idle)
 		s.away.Store(m)
 	case a != nil && a.Ours:
 		s.arrived = &Move{Move: moved.Decided(a.Move, a.From, s.id, a.Told), s: s}
@@ -262,9 +274,6 @@ func (s *Session) recoverMove(log *recovered, resume, abandon func()) {
 func (p *Pool) Has(mark string) bool {
 	p.mu.RLock()
 	defer p.mu.RUnlock()
-	s := p.sessions[mark]
-	if s == nil {
-		s = p.tags[mark]
-	}
+	s := cmp.Or(p.sessions[mark], p.tags[mark])
 	return s != nil && !s.HasMoved()
 }

@@ -40,8 +40,8 @@ func (p *Pool) countLocked(who string, more int) {
 // ownedLocked returns what this node has in the directory. p.mu is held.
 func (p *Pool) ownedLocked() (names []claims.Name, here []claims.Moved, live map[string]int) {
 	for ref, s := range p.names {
-		if s.IsOpen() {
-			names = append(names, claims.Name{Principal: ref.owner, Name: ref.name, Session: s.id})
+		if m := s.away.Load(); s.IsOpen() && (m == nil || !m.Arriving) {
+			names = append(names, claims.Name{Principal: ref.owner, Name: ref.name, Session: s.id, Left: s.HasMoved()})
 		}
 	}
 	for _, s := range p.sessions {
@@ -54,13 +54,13 @@ func (p *Pool) ownedLocked() (names []claims.Name, here []claims.Moved, live map
 
 // claimedLocked returns what the session has in the directory when it ends. A request key is free again only if the session never had a shell. s.mu is
 // held.
-func (s *Session) claimedLocked() claims.Wanted {
+func (s *Session) claimedLocked() claims.Moved {
 	if s.ending.move != nil {
-		return claims.Wanted{}
+		return claims.Moved{}
 	}
-	w := claims.Wanted{Principal: s.owner, Name: s.name, Session: s.id}
-	if s.ending.forget {
-		w.Key = s.key.Key
+	w := s.moveClaimsLocked()
+	if !s.ending.forget {
+		w.Key = ""
 	}
 	return w
 }

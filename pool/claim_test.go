@@ -72,8 +72,12 @@ func (d *fakeDirectory) SetLive(who string, n int) {
 	d.live[who] = n
 }
 
-// TakeOver, GiveUp and ReleaseMoved do nothing: owners says only which session has what.
-func (d *fakeDirectory) TakeOver(context.Context, claims.Moved) {}
+// TakeOver, MovesAway, GiveUp and ReleaseMoved do nothing: owners says only which session has what.
+func (d *fakeDirectory) TakeOver(claims.Moved) {}
+
+func (d *fakeDirectory) AwaitTakeOver(context.Context) error { return nil }
+
+func (d *fakeDirectory) MovesAway(claims.Moved) {}
 
 func (d *fakeDirectory) GiveUp(claims.Moved) {}
 

@@ -79,10 +79,7 @@ func (s *Session) finish(queue []*Exec) {
 	// the same time, and KILL after the grace.
 	s.mu.Lock()
 	shell, running, reason, grace := s.shell, s.runningCommandLocked(), s.ending.reason, s.ending.grace
-	freed := p.claims.Release(s.claimedLocked())
-	if s.ending.move == nil {
-		p.claims.ReleaseMoved(s.moveClaimsLocked())
-	}
+	freed := p.claims.ReleaseEnded(s.claimedLocked())
 	s.mu.Unlock()
 	if running != nil {
 		running.Cancel(syscall.SIGTERM, grace)

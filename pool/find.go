@@ -3,7 +3,6 @@ package pool
 import (
 	"cmp"
 	"slices"
-	"strings"
 
 	"trl/pool/faults"
 	"trl/pool/ids"
@@ -175,10 +174,7 @@ func (p *Pool) List(who string, q *protocol.SessionList) []protocol.SessionInfo 
 		}
 	}
 	slices.SortFunc(infos, func(a, b protocol.SessionInfo) int {
-		if c := a.CreatedAt.Compare(b.CreatedAt); c != 0 {
-			return c
-		}
-		return strings.Compare(a.SessionID, b.SessionID)
+		return cmp.Or(a.CreatedAt.Compare(b.CreatedAt), cmp.Compare(a.SessionID, b.SessionID))
 	})
 	return infos
 }

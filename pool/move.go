@@ -12,6 +12,7 @@ import (
 	"trl/pool/moved"
 	"trl/pool/requestkey"
 	"trl/protocol"
+	"trl/statemachine"
 )
 
 // Move is the move of a session, at either node. See moved.Move for the steps.
@@ -26,13 +27,7 @@ type Move struct {
 // Session returns the session that moves.
 func (m *Move) Session() *Session { return m.s }
 
-func (m *Move) fault() *protocol.Error {
-	e := protocol.Errorf(moved.Code, "session is moving").WithCause(m).With("session_id", m.s.id)
-	if m.s.away.Load() == m && !m.Arriving {
-		e = e.With("epoch", m.Peer)
-	}
-	return e
-}
+func (m *Move) fault() *protocol.Error { return m.Fault(m.s.away.Load() == m).WithCause(m) }
 
 // elsewhere returns the error for requests about a session that is on another node, or not yet here.
 func (s *Session) elsewhere() error {
@@ -69,7 +64,7 @@ func (s *Session) pinnedLocked() string {
 	return ""
 }
 
-// BeginMove begins the move of the session to the node with this epoch. The caller calls Stop in the end, which does nothing after Commit.
+// BeginMove begins the move of the session to the node with this epoch. The caller calls Stop in the end.
 func (s *Session) BeginMove(ctx context.Context, to string) (*Move, error) {
 	if err := s.awaitShell(ctx); err != nil {
 		return nil, err
@@ -91,7 +86,7 @@ func (s *Session) BeginMove(ctx context.Context, to string) (*Move, error) {
 		why = "jobs"
 	}
 	if why != "" {
-		return nil, protocol.Errorf(protocol.SessionBusy, "session cannot be moved, because of its %s", why).With("reason", why)
+		return nil, moved.ErrBusy(s.id, why)
 	}
 	return m, nil
 }
@@ -113,11 +108,12 @@ func (p *Pool) FindMove(session, move string) (*Move, error) {
 	return nil, moved.ErrNone()
 }
 
-// Stop ends the move, and the session goes on here. After Commit it does nothing.
-func (m *Move) Stop() {
+// Stop ends the move, and the session goes on here, unless it has moved. lost is then what was lost of its state.
+func (m *Move) Stop() (lost []string, moved bool) {
 	m.s.mu.Lock()
 	defer m.s.mu.Unlock()
 	m.stopLocked()
+	return m.Lost, m.s.away.Load() == m
 }
 
 func (m *Move) stopLocked() {
@@ -188,28 +184,47 @@ func (m *Move) Commit(lost []string) error {
 	m.Lost = lost
 	s.appendLog(m.Left())
 	s.away.Store(m)
-	s.watchers.Close()
-	s.cancel(errors.New("session has moved"))
-	s.pool.tasks.Add(1) // the runner, which is a task, is still there; Close waits for it
-	go s.finish(nil)
+	s.pool.claims.MovesAway(s.moveClaimsLocked())
+	s.endMovedLocked()
 	m.Decide()
 	return nil
 }
 
-// Committed reports whether the session has moved, and what was lost of its state.
-func (m *Move) Committed() (lost []string, ok bool) {
-	m.s.mu.Lock()
-	defer m.s.mu.Unlock()
-	return m.Lost, m.s.away.Load() == m
+// endMovedLocked ends what is left here of a session that has moved. s.mu is held.
+func (s *Session) endMovedLocked() {
+	s.watchers.Close()
+	s.cancel(errors.New("session has moved"))
+	s.pool.tasks.Add(1) // the runner or Recover, which are tasks, are still there; Close waits for it
+	go s.finish(nil)
+}
+
+// leave goes on with the end of a session that has moved, in the place of a gateway that died.
+func (m *Move) leave() {
+	s := m.s
+	close(s.runnerDone)
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.ending = &ending{move: m}
+	s.fireLocked(statemachine.Ready, "")
+	s.endMovedLocked()
+}
+
+// PeerGone says that the node to which the session has moved is gone, and the session with it. Its name is free.
+func (m *Move) PeerGone() {
+	if !m.Arriving && !m.IsTold() {
+		m.Told()
+		<-m.s.pool.claims.Release(m.s.moveClaims().Wanted)
+	}
 }
 
 // Told says that the session can be found at the other node. The old node gives up the name then.
 func (m *Move) Told() {
 	s, p := m.s, m.s.pool
+	p.mu.Lock()
 	if m.SetTold() {
+		p.mu.Unlock()
 		return
 	}
-	p.mu.Lock()
 	if ref := (nameRef{s.owner, s.name}); !m.Arriving && p.names[ref] == s {
 		delete(p.names, ref)
 	}
@@ -219,7 +234,11 @@ func (m *Move) Told() {
 	} else {
 		s.appendLog(m.Left())
 	}
+	retires := !m.Arriving && s.closed
 	s.mu.Unlock()
+	if retires {
+		p.retainSessionLocked(s, true)
+	}
 	p.mu.Unlock()
 	if !m.Arriving {
 		p.claims.GiveUp(s.moveClaims())

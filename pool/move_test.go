@@ -1,6 +1,7 @@
 package pool
 
 import (
+	"context"
 	"fmt"
 	"slices"
 	"strings"
@@ -265,9 +266,7 @@ func TestStoppedMove(t *testing.T) {
 	busy(s.BeginMove(t.Context(), b.Epoch()))
 	busy(b.Find(me, s.ID(), ""))
 	busy(exec(there.Session()))
-	if !a.HasOpen(me, "build") || b.HasOpen(me, "build") {
-		t.Error("the name is not where it was")
-	}
+	busy(b.Find(me, "", "build")) // the other node may hear of it before this one
 	if n := len(a.List(me, &protocol.SessionList{})) + len(b.List(me, &protocol.SessionList{})); n != 1 {
 		t.Errorf("%d sessions are listed", n)
 	}
@@ -279,7 +278,7 @@ func TestStoppedMove(t *testing.T) {
 	there.Drop()
 	wait(t, "other session", there.Session().Ended())
 	want(t, s, "echo $A", "1\n")
-	if b.LiveCount() != 0 || b.Has(s.ID()) {
+	if b.LiveCount() != 0 || b.Has(s.ID()) || b.HasOpen(me, "build") || !a.HasOpen(me, "build") {
 		t.Error("the other node still has it")
 	}
 	b.create(protocol.SessionCreate{})
@@ -297,5 +296,73 @@ func TestStoppedMove(t *testing.T) {
 	}
 	if !slices.Contains([]string{"TERMINATED"}, s.Info().State) {
 		t.Error(s.Info().State)
+	}
+}
+
+// TestFreshSessionMoves: a session that has not run anything has the environment of one.
+func TestFreshSessionMoves(t *testing.T) {
+	t.Parallel()
+	eachShell(t, func(t *testing.T, shell string) {
+		t.Parallel()
+		a, b := newRig(t, Config{}), newRig(t, Config{})
+		s := a.create(protocol.SessionCreate{Shell: shell})
+		want(t, moveTo(t, s, b), "echo ${PATH:+has a path}", "has a path\n")
+	})
+}
+
+// TestArrivalAfterAnotherOne: a session that comes waits for the end of an earlier try, within bounds.
+func TestArrivalAfterAnotherOne(t *testing.T) {
+	t.Parallel()
+	a, b := newRig(t, Config{}), newRig(t, Config{})
+	s := a.create(protocol.SessionCreate{})
+	m, err := s.BeginMove(t.Context(), b.Epoch())
+	if err != nil {
+		t.Fatal(err)
+	}
+	first, _, err := b.Receive(t.Context(), m.ID, a.Epoch(), export(t, m))
+	if err != nil {
+		t.Fatal(err)
+	}
+	m.Stop()
+	if m, err = s.BeginMove(t.Context(), b.Epoch()); err != nil {
+		t.Fatal(err)
+	}
+	defer m.Stop()
+	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Millisecond)
+	defer cancel()
+	_, _, err = b.Receive(ctx, m.ID, a.Epoch(), export(t, m))
+	if e := testkit.WantCode(t, err, protocol.SessionBusy); e.Details["reason"] != "move" {
+		t.Errorf("%+v", e)
+	}
+	go first.Drop() // ends with the shell
+	if _, _, err = b.Receive(t.Context(), m.ID, a.Epoch(), export(t, m)); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// TestNameAfterTheDeathOfTheNewNode: the old node gives the name away when the node to which its session has moved is gone.
+func TestNameAfterTheDeathOfTheNewNode(t *testing.T) {
+	t.Parallel()
+	a, b := newRig(t, Config{}), newRig(t, Config{})
+	s := a.create(protocol.SessionCreate{Name: "build"})
+	m, err := s.BeginMove(t.Context(), b.Epoch())
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, _, err := b.Receive(t.Context(), m.ID, a.Epoch(), export(t, m)); err != nil {
+		t.Fatal(err)
+	}
+	if err := m.Commit(nil); err != nil {
+		t.Fatal(err)
+	}
+	wait(t, "end of the old one", s.Ended())
+	a.DropExpired(time.Now().Add(time.Hour)) // it is kept until the other node has told
+	_, err = a.Create(t.Context(), me, &protocol.SessionCreate{Name: "build"})
+	testkit.WantCode(t, err, protocol.SessionExists)
+	m.PeerGone()
+	a.create(protocol.SessionCreate{Name: "build"})
+	a.DropExpired(time.Now().Add(time.Hour))
+	if a.Has(s.ID()) || len(a.all()) != 1 {
+		t.Error("the session is not forgotten")
 	}
 }

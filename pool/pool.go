@@ -24,6 +24,7 @@ import (
 	"trl/pool/claims"
 	"trl/pool/entry"
 	"trl/pool/faults"
+	"trl/pool/gone"
 	"trl/pool/ids"
 	"trl/pool/places"
 	"trl/pool/recording"
@@ -43,7 +44,6 @@ import (
 
 const defaultSession = "default" // the session of a request that names none
 
-// Each call makes a new error, because web may add details to it.
 // Pool has all sessions of one server.
 type Pool struct {
 	config        atomic.Pointer[settings.Effective]
@@ -56,6 +56,7 @@ type Pool struct {
 	warm          *warm.Shells
 	requestKeys   requestkey.Table
 	claims        *claims.Table // names and request keys in a cluster; nil: there is one node
+	gone          gone.Sessions // of which the keeper still has something
 	retainedBytes budget.Budget // bytes of ended work that are retained
 	trimming      sync.Mutex    // held by the goroutine that drops retained work beyond that budget
 
@@ -104,8 +105,7 @@ func New(c Config, k own.Keeper, m *metrics.Metrics, log zerolog.Logger) *Pool {
 		},
 		outputBudget:  budget.Budget{PrincipalLimit: c.KeptOutput, TotalLimit: 2 * c.KeptOutput},
 		retainedBytes: budget.Budget{PrincipalLimit: c.MaxRetainedBytesOfPrincipal, TotalLimit: c.MaxRetainedBytes},
-
-		maxRetained: c.MaxRetained,
+		maxRetained:   c.MaxRetained,
 	}
 	metrics.AtZero(m.SessionsCreated, "ok")
 	metrics.AtZero(m.SessionsCreated, protocol.CodesOf("session.create")...)
@@ -367,6 +367,13 @@ func (p *Pool) addIDsLocked(s *Session) {
 // retireLocked stops counting a session that is TERMINATED, and keeps it for the retention time. p.mu is held.
 func (p *Pool) retireLocked(s *Session, keep bool) {
 	p.countLocked(s.owner, -1)
+	if m := s.away.Load(); m != nil && !m.IsTold() { // the other node may have to ask for it; Told comes here
+		return
+	}
+	p.retainSessionLocked(s, keep)
+}
+
+func (p *Pool) retainSessionLocked(s *Session, keep bool) {
 	if !keep || p.config.Load().Retention <= 0 {
 		p.unregisterLocked(s)
 		return
@@ -399,7 +406,8 @@ func (p *Pool) unregisterLocked(s *Session) {
 	s.discardRetained()
 	if s.shell != nil && !p.closing { // else Close calls Forget
 		p.tasks.Add(1) // calls the keeper, which no code does under a lock; bounded; Close waits for it
-		go func() { defer p.tasks.Done(); s.shell.Forget() }()
+		done := p.gone.Begin(s.id)
+		go func() { defer p.tasks.Done(); defer done(); s.shell.Forget() }()
 	}
 }
 

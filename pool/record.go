@@ -79,15 +79,5 @@ func (e *Exec) RecordingID() string { return e.recording }
 // RecordingID returns the id of the terminal's recording while it is in progress, or "".
 func (t *Terminal) RecordingID() string { return t.recorder.ID() }
 
-// FindRecording finds a recording of who's, or of anybody's with all.
-func (p *Pool) FindRecording(who string, all bool, id string) (*recording.Recording, error) {
-	if rec := p.recordings.Find(who, all, id); rec != nil {
-		return rec, nil
-	}
-	return nil, recording.ErrNoRecording()
-}
-
-// Recordings lists the latest recordings of who, or of all, oldest first.
-func (p *Pool) Recordings(who string, all bool, session string) []protocol.Recording {
-	return p.recordings.List(who, all, session)
-}
+// Recordings returns the recordings.
+func (p *Pool) Recordings() *recording.Store { return p.recordings }

@@ -45,7 +45,7 @@ func (c *cassette) output() string { return strings.Join(c.of(cast.Output), "") 
 
 func (r *rig) cassette(id string) *cassette {
 	r.t.Helper()
-	rec, err := r.FindRecording(me, false, id)
+	rec, err := r.Recordings().Find(me, false, id)
 	if err != nil {
 		r.t.Fatal(err)
 	}
@@ -74,7 +74,7 @@ func (r *rig) ended(id string) (protocol.Recording, *cassette) {
 	r.t.Helper()
 	var info protocol.Recording
 	testkit.Eventually(r.t, "the recording has ended", func() bool {
-		rec, err := r.FindRecording(me, false, id)
+		rec, err := r.Recordings().Find(me, false, id)
 		if err != nil {
 			r.t.Fatal(err)
 		}
@@ -227,7 +227,7 @@ func TestACommandIsRecorded(t *testing.T) {
 		if got := c.of(cast.Exit); !slices.Equal(got, []string{"3"}) {
 			t.Errorf("%q", got)
 		}
-		if list := r.Recordings(me, false, s.ID()); len(list) != 2+1 { // mkfifo, this one, echo
+		if list := r.Recordings().List(me, false, s.ID()); len(list) != 2+1 { // mkfifo, this one, echo
 			t.Errorf("%d recordings", len(list))
 		}
 	})
@@ -315,7 +315,7 @@ func TestWhoHasMostMakesRoom(t *testing.T) {
 			return e.RecordingID()
 		}
 		there := func(who, id string) bool {
-			_, err := r.FindRecording(who, false, id)
+			_, err := r.Recordings().Find(who, false, id)
 			return err == nil
 		}
 		few := recorded("few", "echo evidence")
@@ -350,7 +350,7 @@ func TestOldRecordingsMakeRoom(t *testing.T) {
 		r.ended(e.RecordingID())
 		ids = append(ids, e.RecordingID())
 	}
-	list := r.Recordings(me, false, "")
+	list := r.Recordings().List(me, false, "")
 	if len(list) != 10 || list[0].TermID != long.ID() || list[0].State != "recording" {
 		t.Fatalf("%d kept, the first: %+v", len(list), list[0])
 	}
@@ -388,11 +388,11 @@ func TestRecordingsAreKeptForATime(t *testing.T) {
 	r.ended(e.RecordingID())
 	term := openTerm(t, s, protocol.TermOpen{Command: "cat"})
 	r.DropExpired(time.Now().Add(59 * time.Minute))
-	if n := len(r.Recordings(me, false, "")); n != 2 {
+	if n := len(r.Recordings().List(me, false, "")); n != 2 {
 		t.Fatalf("%d after 59 minutes", n)
 	}
 	r.DropExpired(time.Now().Add(61 * time.Minute))
-	if list := r.Recordings(me, false, ""); len(list) != 1 || list[0].TermID != term.ID() {
+	if list := r.Recordings().List(me, false, ""); len(list) != 1 || list[0].TermID != term.ID() {
 		t.Fatalf("after an hour %+v", list)
 	}
 }
@@ -414,7 +414,7 @@ func TestNoDiskNoHarm(t *testing.T) {
 	}
 	failed := r.metrics.RecordingsEnded.WithLabelValues(metrics.RecordingFailed)
 	testkit.Eventually(t, "both are counted", func() bool { return testutil.ToFloat64(failed) == 2 })
-	if n := len(r.Recordings(me, false, "")); n != 0 || r.recordings.OpenCount() != 0 {
+	if n := len(r.Recordings().List(me, false, "")); n != 0 || r.recordings.OpenCount() != 0 {
 		t.Errorf("%d recordings that nobody has", n)
 	}
 }
@@ -426,18 +426,18 @@ func TestOthersRecordings(t *testing.T) {
 	e := start(t, s, protocol.Exec{Command: ":"})
 	wait(t, "the command", e.Done())
 	r.ended(e.RecordingID())
-	_, err := r.FindRecording("other", false, e.RecordingID())
-	_, none := r.FindRecording("other", false, "r-none")
+	_, err := r.Recordings().Find("other", false, e.RecordingID())
+	_, none := r.Recordings().Find("other", false, "r-none")
 	if testkit.WantCode(t, err, protocol.RecordingNotFound).Error() != testkit.WantCode(t, none, protocol.RecordingNotFound).Error() {
 		t.Errorf("%v tells it from %v", err, none)
 	}
-	if list := r.Recordings("other", false, s.ID()); len(list) != 0 {
+	if list := r.Recordings().List("other", false, s.ID()); len(list) != 0 {
 		t.Errorf("%+v", list)
 	}
-	if list := r.Recordings("other", true, ""); len(list) != 1 {
+	if list := r.Recordings().List("other", true, ""); len(list) != 1 {
 		t.Errorf("an admin sees %+v", list)
 	}
-	mine, err := r.FindRecording(me, false, e.RecordingID())
+	mine, err := r.Recordings().Find(me, false, e.RecordingID())
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -458,7 +458,7 @@ func TestDeletedMeansGone(t *testing.T) {
 		e := start(t, s, protocol.Exec{Command: "echo kept"})
 		wait(t, "the command", e.Done())
 		r.ended(e.RecordingID())
-		rec, err := r.FindRecording(me, false, e.RecordingID())
+		rec, err := r.Recordings().Find(me, false, e.RecordingID())
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -478,7 +478,7 @@ func TestDeletedMeansGone(t *testing.T) {
 	for range 6 {
 		record()
 	}
-	if list := r.Recordings(me, false, ""); len(list) != 4 || list[0].RecordingID != id {
+	if list := r.Recordings().List(me, false, ""); len(list) != 4 || list[0].RecordingID != id {
 		t.Errorf("%d recordings, the first %+v", len(list), list[0])
 	}
 	if err := errors.Join(os.RemoveAll(path), os.WriteFile(path, text, 0o600)); err != nil {
@@ -487,7 +487,7 @@ func TestDeletedMeansGone(t *testing.T) {
 	if err := rec.Delete(false); err != nil {
 		t.Error(err)
 	}
-	if _, err := r.FindRecording(me, false, id); err == nil {
+	if _, err := r.Recordings().Find(me, false, id); err == nil {
 		t.Error("it is there")
 	}
 }
@@ -498,7 +498,7 @@ func TestDeleteWhileRecording(t *testing.T) {
 	s := r.create(protocol.SessionCreate{Record: "terminals"})
 	term := openTerm(t, s, protocol.TermOpen{Command: "echo here; cat"})
 	shownBy(t, term, "here")
-	rec, err := r.FindRecording(me, false, term.Info().RecordingID)
+	rec, err := r.Recordings().Find(me, false, term.Info().RecordingID)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -509,7 +509,7 @@ func TestDeleteWhileRecording(t *testing.T) {
 		t.Fatal(err)
 	}
 	shownBy(t, term, "still")
-	if files, _ := os.ReadDir(r.config.Load().Record.Dir); len(files) != 0 || len(r.Recordings(me, false, "")) != 0 || term.Info().RecordingID != "" {
+	if files, _ := os.ReadDir(r.config.Load().Record.Dir); len(files) != 0 || len(r.Recordings().List(me, false, "")) != 0 || term.Info().RecordingID != "" {
 		t.Errorf("%d files, %+v", len(files), term.Info())
 	}
 }
@@ -611,10 +611,10 @@ func TestRecordingsOutliveTheGateway(t *testing.T) {
 	if info, tape := r.ended(id); info.Reason != "lost" || len(tape.of(cast.Mark)) != 1 {
 		t.Errorf("%+v, %q", info, tape.text)
 	}
-	if len(r.Recordings(me, false, "")) != 2 {
+	if len(r.Recordings().List(me, false, "")) != 2 {
 		t.Error("not two")
 	}
-	rec, err := r.FindRecording(me, false, id)
+	rec, err := r.Recordings().Find(me, false, id)
 	if err != nil {
 		t.Fatal(err)
 	}

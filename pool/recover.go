@@ -9,7 +9,6 @@ import (
 	"slices"
 	"time"
 
-	"trl/pool/entry"
 	"trl/pool/requestkey"
 	"trl/pool/restoring"
 	"trl/pool/share"
@@ -62,8 +61,10 @@ func (p *Pool) recoverSession(in own.HeldSession) {
 		p.log.Error().Err(err).Str("session", in.ID).Msg("session is lost")
 	}
 	p.tasks.Add(1) // kills the session and forgets it; bounded; Close waits for it
+	done := p.gone.Begin(in.ID)
 	go func() {
 		defer p.tasks.Done()
+		defer done()
 		if err := a.Discard(context.Background()); err != nil {
 			p.log.Error().Err(err).Str("session", in.ID).Msg("session not ended")
 		}
@@ -97,9 +98,6 @@ func (p *Pool) recoverAdopted(a *shell.Adoption, id string) (err error) {
 // revive restores the session from its log.
 func (p *Pool) revive(a *shell.Adoption, m *recovered) error {
 	q := m.Session
-	if m.Moved != nil && m.Over == nil { // the last gateway was ending what had moved
-		m.Over = &entry.Over{At: time.Now(), Dir: m.Dir}
-	}
 	s := newSession(p, m.id, q.Owner, q.Name, spec.Logged(q))
 	s.earlier = q.Earlier
 	s.tag, s.created, s.key, s.commands, s.last = q.Tag, q.Created, q.Key, q.Commands+m.CommandsBegun, m.Last
@@ -109,7 +107,7 @@ func (p *Pool) revive(a *shell.Adoption, m *recovered) error {
 	config := shell.ShellConfig{ID: m.id, Path: q.Shell, Restore: q.Restore, Limits: q.Limits}
 	var err error
 	switch {
-	case m.Over != nil || m.Ending != nil && !a.IsComplete(*m.Shell): // the end had come further than its entries: what is left is killed below
+	case m.Over != nil || m.Moved != nil || m.Ending != nil && !a.IsComplete(*m.Shell): // the end had come further than its entries: what is left is killed below
 		config.Dir = m.Shell.Dir
 		s.shell = a.OpenEnded(config)
 	case m.Reset: // the runner continues the reset
@@ -141,8 +139,12 @@ func (p *Pool) revive(a *shell.Adoption, m *recovered) error {
 		s.shell.CloseLogs()
 		return nil
 	}
-	if s.away.Load() == nil { // else the end of its move decides
+	switch mv := s.away.Load(); {
+	case mv == nil:
 		s.resume(a, m, running)
+	case !mv.Arriving: // else the end of its move decides
+		a.KillUnrecorded()
+		mv.leave()
 	}
 	return nil
 }
@@ -177,7 +179,7 @@ func (p *Pool) addRecovered(s *Session, m *recovered) {
 	defer p.mu.Unlock()
 	p.addIDsLocked(s)
 	ref := nameRef{s.owner, s.name}
-	if mv := s.away.Load(); mv != nil && (mv.Arriving || mv.IsTold()) {
+	if mv := s.away.Load(); mv != nil && mv.IsTold() {
 		ref.name = "" // the other node's session has it
 	}
 	if other := p.names[ref]; ref.name != "" && (other == nil || other.closed && (m.Over == nil || other.created.Before(s.created))) {

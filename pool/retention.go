@@ -4,11 +4,10 @@ import (
 	"slices"
 	"time"
 
-	"trl/runtime/sessionlog"
-
 	"trl/pool/entry"
 	"trl/pool/requestkey"
 	"trl/pool/retained"
+	"trl/runtime/sessionlog"
 )
 
 // Bounds of ended work, in addition to the retention time and those of a session, see package retained. Beyond the bounds of a principal,
@@ -140,20 +139,8 @@ func (p *Pool) DropExpired(now time.Time) {
 func (p *Pool) freeDescriptors() {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	counts, most := map[string]int{}, ""
-	for _, s := range p.retained {
-		if counts[s.owner]++; counts[s.owner] > counts[most] {
-			most = s.owner
-		}
-	}
-	left := (counts[most] + 1) / 2
-	for i := 0; i < len(p.retained) && left > 0; {
-		if p.retained[i].owner != most {
-			i++
-			continue
-		}
-		p.discardSessionLocked(i)
-		left--
+	for n, i := range retained.OlderHalf(len(p.retained), func(i int) string { return p.retained[i].owner }) {
+		p.discardSessionLocked(i - n) // n are gone that stood before it
 	}
 }
 

@@ -48,7 +48,7 @@ func (s *Server) serveRecording(w http.ResponseWriter, r *http.Request, who *aut
 }
 
 func (s *Server) hasRecording(g *auth.Grant, id string) bool {
-	_, err := s.pool.FindRecording(g.Subject, g.Role == auth.Admin, id)
+	_, err := s.pool.Recordings().Find(g.Subject, g.Role == auth.Admin, id)
 	return err == nil
 }
 
@@ -83,7 +83,7 @@ func (s *Server) writeRecording(r *http.Request, g *auth.Grant, id string, to io
 
 // findRecording returns a recording that a principal is about to read. If an admin reads another principal's, it tells the log and the audit log.
 func (s *Server) findRecording(r *http.Request, who auth.Principal, id string) (*recording.Recording, error) {
-	rec, err := s.pool.FindRecording(who.Subject, who.Role == auth.Admin, id)
+	rec, err := s.pool.Recordings().Find(who.Subject, who.Role == auth.Admin, id)
 	if err != nil {
 		return nil, err
 	}

@@ -37,6 +37,7 @@ type recordKey struct {
 type record struct {
 	session string
 	moves   bool      // another node had it, and is overwritten
+	left    bool      // another node is about to take it over, and writes it
 	term    int       // health.term when it was written
 	written time.Time // the last write
 	ends    time.Time // when it need not be written any more; zero: never
@@ -51,13 +52,13 @@ type dropKey struct {
 // records are what this node owns in the directory. All of it is guarded by Directory.mu.
 type records struct {
 	owned    map[recordKey]*record
-	dropping map[dropKey]struct{}        // released, or claimed with an unknown result
+	dropping map[dropKey]bool            // released, or claimed with an unknown result; true: also if another node has written it
 	busy     map[recordKey]chan struct{} // keys that a goroutine works on; closed when it has finished
 	rebuilt  bool                        // owned is complete: what NATS has of this node beyond it is old
 }
 
 func (r *records) init() {
-	r.owned, r.dropping, r.busy = map[recordKey]*record{}, map[dropKey]struct{}{}, map[recordKey]chan struct{}{}
+	r.owned, r.dropping, r.busy = map[recordKey]*record{}, map[dropKey]bool{}, map[recordKey]chan struct{}{}
 }
 
 // lock waits until no other goroutine of this node works on a key. Between nodes the revisions in NATS decide.
@@ -137,18 +138,33 @@ func (d *Directory) recordsOf(m Moved) (keys []recordKey) {
 	return keys
 }
 
-// TakeOver says that a session is on this node now. The node that had it last is overwritten, and calls GiveUp then. At no moment anybody else can claim
-// the session's name. If TakeOver returns ErrUnavailable, everything is written as soon as NATS answers.
-func (d *Directory) TakeOver(ctx context.Context, m Moved) error {
+// TakeOver says that a session is on this node now. The node that had it last has called MovesAway. It is overwritten, and may call GiveUp when Restore has
+// returned nil here. At no moment anybody else can claim the session's name. TakeOver does not wait.
+func (d *Directory) TakeOver(m Moved) {
 	d.mu.Lock()
+	defer d.mu.Unlock()
 	d.takeOver(m)
-	d.mu.Unlock()
+}
+
+// Restore writes what this node owns and has not written yet. If it returns ErrUnavailable, that is written as soon as NATS answers.
+func (d *Directory) Restore(ctx context.Context) error {
 	ctx, end, err := d.bounded(ctx)
 	if err != nil {
 		return err
 	}
 	defer end()
 	return d.restore(ctx)
+}
+
+// MovesAway says that another node is about to take over a session of this one. This node writes it no more, and still keeps its name from others.
+func (d *Directory) MovesAway(m Moved) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	for _, k := range d.recordsOf(m) {
+		if owned := d.records.owned[k]; owned != nil && owned.session == m.Session {
+			owned.left = true
+		}
+	}
 }
 
 // takeOver notes what TakeOver writes. Directory.mu is held.
@@ -201,10 +217,11 @@ func (d *Directory) ReleaseKey(ctx context.Context, principal, key, session stri
 	return d.release(ctx, d.requestKey(principal, key), session)
 }
 
-// ReleaseMoved forgets that a session has moved here, because it has ended.
+// ReleaseMoved forgets a session that has moved here, because it has ended. What the node that had it last has in NATS goes, too: that node does not write
+// it again.
 func (d *Directory) ReleaseMoved(ctx context.Context, m Moved) (err error) {
-	for _, mark := range m.Marks {
-		err = errors.Join(err, d.release(ctx, recordKey{d.moved, mark}, m.Session))
+	for _, k := range d.recordsOf(m) {
+		err = errors.Join(err, d.releaseOf(ctx, k, m.Session, true))
 	}
 	return err
 }
@@ -221,7 +238,7 @@ func (d *Directory) claim(ctx context.Context, k recordKey, session string) (Cla
 		return Claim{}, err
 	}
 	defer unlock()
-	now, term, err := d.tryClaim(ctx, k, ours, true)
+	now, term, err := d.tryClaim(ctx, k, ours, func() bool { return true })
 	if err != nil {
 		d.dropLater(k, session) // it may have been written, or may still be
 		return Claim{}, err
@@ -241,8 +258,9 @@ func (d *Directory) claim(ctx context.Context, k recordKey, session string) (Cla
 }
 
 // tryClaim writes ours, if the key is free, and returns what is there then. term is the health.term in which that was so. moves says that the
-// session may have been on another node before, which loses the key.
-func (d *Directory) tryClaim(ctx context.Context, k recordKey, ours Claim, moves bool) (now Claim, term int, err error) {
+// session may have been on another node before, which loses the key. It is asked after the key was read: if it is true, a node that takes the session over
+// afterwards changes the key, so that this one's write fails.
+func (d *Directory) tryClaim(ctx context.Context, k recordKey, ours Claim, moves func() bool) (now Claim, term int, err error) {
 	value, err := json.Marshal(ours)
 	if err != nil {
 		return Claim{}, 0, err
@@ -257,8 +275,11 @@ func (d *Directory) tryClaim(ctx context.Context, k recordKey, ours Claim, moves
 		}
 		var theirs Claim
 		if json.Unmarshal(e.Value, &theirs) == nil {
-			free, err := moves, error(nil)
-			if theirs.Session != ours.Session {
+			var free bool
+			var err error
+			if theirs.Session == ours.Session {
+				free = theirs.Epoch != ours.Epoch && moves()
+			} else {
 				free, err = d.mayTake(ctx, k, theirs)
 			}
 			if err != nil || !free {
@@ -334,12 +355,18 @@ func (d *Directory) read(ctx context.Context, b *kv.Bucket, key string) (kv.Entr
 }
 
 func (d *Directory) release(ctx context.Context, k recordKey, session string) error {
+	return d.releaseOf(ctx, k, session, false)
+}
+
+// releaseOf frees a key if session has it: on this node, or anywhere.
+func (d *Directory) releaseOf(ctx context.Context, k recordKey, session string, anywhere bool) error {
 	d.mu.Lock()
 	if owned := d.records.owned[k]; owned != nil && owned.session == session {
 		delete(d.records.owned, k)
 	}
+	d.records.dropping[dropKey{k, session}] = anywhere
 	d.mu.Unlock()
-	d.dropLater(k, session)
+	signal(d.wakeWrite)
 	ctx, end, err := d.bounded(ctx)
 	if err != nil {
 		return err
@@ -351,7 +378,7 @@ func (d *Directory) release(ctx context.Context, k recordKey, session string) er
 // dropLater has the writer delete a key, if session has it.
 func (d *Directory) dropLater(k recordKey, session string) {
 	d.mu.Lock()
-	d.records.dropping[dropKey{k, session}] = struct{}{}
+	d.records.dropping[dropKey{k, session}] = d.records.dropping[dropKey{k, session}]
 	d.mu.Unlock()
 	signal(d.wakeWrite)
 }
@@ -368,7 +395,8 @@ func (d *Directory) drop(ctx context.Context, k recordKey, session string) error
 		if d.owns(k, session) { // claimed again
 			break
 		}
-		if !d.isDropping(k, session) { // another goroutine has done it
+		dropping, anywhere := d.isDropping(k, session)
+		if !dropping { // another goroutine has done it
 			return nil
 		}
 		e, err := k.bucket.Latest(ctx, k.key)
@@ -376,7 +404,7 @@ func (d *Directory) drop(ctx context.Context, k recordKey, session string) error
 		switch {
 		case errors.Is(err, kv.ErrNotFound):
 			err = k.bucket.Delete(ctx, k.key, 0)
-		case err == nil && json.Unmarshal(e.Value, &c) == nil && c.Session == session && c.Epoch == d.opts.Node.Epoch:
+		case err == nil && json.Unmarshal(e.Value, &c) == nil && c.Session == session && (anywhere || c.Epoch == d.opts.Node.Epoch):
 			err = k.bucket.Delete(ctx, k.key, e.Revision)
 		}
 		if err == nil {
@@ -392,11 +420,11 @@ func (d *Directory) drop(ctx context.Context, k recordKey, session string) error
 	return nil
 }
 
-func (d *Directory) isDropping(k recordKey, session string) bool {
+func (d *Directory) isDropping(k recordKey, session string) (dropping, anywhere bool) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	_, dropping := d.records.dropping[dropKey{k, session}]
-	return dropping
+	anywhere, dropping = d.records.dropping[dropKey{k, session}]
+	return dropping, anywhere
 }
 
 func (d *Directory) owns(k recordKey, session string) bool {

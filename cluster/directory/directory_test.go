@@ -115,7 +115,9 @@ func TestNamesHaveOneOwner(t *testing.T) {
 	moves := Moved{Principal: "ann", Session: "s-moves", Name: "travels", Key: "key of it", Marks: []string{"s-moves", "epochtag"}}
 	n1.wins("travels", "s-moves")
 	for i, m := range []*member{n2, n1, n2, n1} { // a session that moves
-		if err := m.TakeOver(t.Context(), moves); err != nil {
+		[]*member{n1, n2, n1, n2}[i].MovesAway(moves)
+		m.TakeOver(moves)
+		if err := m.Restore(t.Context()); err != nil {
 			t.Fatal(err)
 		}
 		for _, mark := range moves.Marks {
@@ -141,6 +143,68 @@ func TestNamesHaveOneOwner(t *testing.T) {
 	}
 	if _, found, err := n2.FindMoved(t.Context(), "s-moves"); found || err != nil {
 		t.Errorf("%v, %v", found, err)
+	}
+}
+
+// A session that moves has its name at every moment, and another one can have it as soon as the session has ended, wherever the directory was.
+func TestNameOfAMovingSession(t *testing.T) {
+	t.Parallel()
+	c := natsrig.Start(t, 1)
+	all := three(t, c)
+	n1, n2 := all[0], all[1]
+	for _, m := range all {
+		if err := m.Rebuild(t.Context(), Owned{}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	moves := Moved{Principal: "ann", Session: "s-moves", Name: "travels", Marks: []string{"s-moves"}}
+	n1.wins("travels", "s-moves")
+	n1.MovesAway(moves)
+	for _, m := range all {
+		if got := m.claims("travels", "s-other"); got != "s-moves" {
+			t.Errorf("%s gives the name of a session that moves to %s", m.name, got)
+		}
+	}
+	n2.TakeOver(moves)
+	if err := n2.ReleaseMoved(t.Context(), moves); err != nil { // it has ended before that was written
+		t.Fatal(err)
+	}
+	if got := n1.finds("travels"); got != "" {
+		t.Errorf("the name of a session that has moved and ended is of %s", got)
+	}
+	if err := n1.Restore(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	if err := n2.Restore(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	if got := n1.finds("travels"); got != "" {
+		t.Errorf("the name was written again for %s", got)
+	}
+	n1.GiveUp(moves)
+	n1.wins("travels", "s-other")
+	if err := all[2].Rebuild(t.Context(), Owned{Names: []OwnedName{{Principal: "ann", Name: "gone", Session: "s-gone", Left: true}}}); err != nil {
+		t.Fatal(err)
+	}
+	if got := n1.finds("gone"); got != "" {
+		t.Errorf("a new gateway has written the name of %s, which has moved and ended", got)
+	}
+
+	// A node that is about to write what it has taken over, and whose session has moved on, does not undo the next node's write.
+	n1.wins("far", "s-far")
+	far := Moved{Principal: "ann", Session: "s-far", Name: "far"}
+	n1.MovesAway(far)
+	n2.TakeOver(far)
+	n2.MovesAway(far)
+	n1.TakeOver(far)
+	if err := n1.Restore(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := n2.restoreOne(t.Context(), n2.nameKey("ann", "far")); err != nil {
+		t.Fatal(err)
+	}
+	if c, found, err := n2.FindName(t.Context(), "ann", "far"); err != nil || !found || c.Epoch != "epochn1" {
+		t.Errorf("%+v, %v, %v", c, found, err)
 	}
 }
 
@@ -206,7 +270,7 @@ func TestOpensWithoutNATS(t *testing.T) {
 		"claim":    func() error { _, err := n1.ClaimName(t.Context(), "ann", "a", "s1"); return err },
 		"find":     func() error { _, _, err := n1.FindName(t.Context(), "ann", "a"); return err },
 		"presence": func() error { _, err := n1.Presence(t.Context(), "ann"); return err },
-		"rebuild":  func() error { return n1.Rebuild(t.Context(), Owned{Names: []OwnedName{{"ann", "b", "s2"}}}) },
+		"rebuild":  func() error { return n1.Rebuild(t.Context(), Owned{Names: []OwnedName{{Principal: "ann", Name: "b", Session: "s2"}}}) },
 		"release":  func() error { return n1.ReleaseName(t.Context(), "ann", "c", "s3") },
 	} {
 		if err := f(); !errors.Is(err, ErrUnavailable) {
@@ -233,7 +297,8 @@ func TestEverythingIsRebuilt(t *testing.T) {
 	n1.wins("a", "s1")
 	n1.SetLive("ann", 2)
 	for _, m := range []*member{n2, n1} {
-		if err := m.TakeOver(t.Context(), Moved{Session: "s-moved", Marks: []string{"s-moved"}}); err != nil {
+		m.TakeOver(Moved{Session: "s-moved", Marks: []string{"s-moved"}})
+		if err := m.Restore(t.Context()); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -483,7 +548,7 @@ func TestGatewayIsReplaced(t *testing.T) {
 	old.SetLive("ann", 2)
 	old.Close()
 	n1 := join(t, "n1", c.URLs())
-	if err := n1.Rebuild(t.Context(), Owned{Names: []OwnedName{{"ann", "kept", "s1"}}, Live: map[string]int{"ann": 1}}); err != nil {
+	if err := n1.Rebuild(t.Context(), Owned{Names: []OwnedName{{Principal: "ann", Name: "kept", Session: "s1"}}, Live: map[string]int{"ann": 1}}); err != nil {
 		t.Fatal(err)
 	}
 	n1.becomesHealthy()

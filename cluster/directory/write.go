@@ -79,7 +79,10 @@ type Owned struct {
 }
 
 // OwnedName is a name of one session of this node.
-type OwnedName struct{ Principal, Name, Session string }
+type OwnedName struct {
+	Principal, Name, Session string
+	Left                     bool // see MovesAway
+}
 
 // Rebuild tells the directory what this node owns, for example after a new gateway has restored the sessions. Everything is written to NATS, where
 // it is missing. What belongs to another node by now is left to it, and reported to OnConflict. What NATS has of this node beyond it counts as free.
@@ -102,7 +105,7 @@ func (d *Directory) Note(o Owned) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	for _, n := range o.Names {
-		d.own(d.nameKey(n.Principal, n.Name), n.Session)
+		d.own(d.nameKey(n.Principal, n.Name), n.Session, n.Left)
 	}
 	for _, m := range o.Moved {
 		d.takeOver(m)
@@ -115,9 +118,9 @@ func (d *Directory) Note(o Owned) {
 }
 
 // own notes a key of this node that is not written yet. Directory.mu is held.
-func (d *Directory) own(k recordKey, session string) {
+func (d *Directory) own(k recordKey, session string, left bool) {
 	if owned := d.records.owned[k]; owned == nil || owned.session != session {
-		d.records.owned[k] = &record{session: session}
+		d.records.owned[k] = &record{session: session, left: left}
 	}
 }
 
@@ -154,6 +157,7 @@ func (d *Directory) due() (keys []recordKey) {
 		switch {
 		case !r.ends.IsZero() && now.After(r.ends):
 			delete(d.records.owned, k)
+		case r.left:
 		case r.moves, r.term != d.health.term, r.ends.IsZero() && now.Sub(r.written) > ownedTTL/3:
 			keys = append(keys, k)
 		}
@@ -187,9 +191,13 @@ func (d *Directory) restoreOne(ctx context.Context, k recordKey) (lost *Conflict
 		d.mu.Unlock()
 		return nil, nil
 	}
-	session, moves, old := r.session, r.moves, !r.written.IsZero() && time.Since(r.written) > ownedTTL/3
+	session, old := r.session, !r.written.IsZero() && time.Since(r.written) > ownedTTL/3
 	d.mu.Unlock()
-	now, term, err := d.tryClaim(ctx, k, Claim{session, d.opts.Node.Epoch, true}, moves)
+	now, term, err := d.tryClaim(ctx, k, Claim{session, d.opts.Node.Epoch, true}, func() bool {
+		d.mu.Lock()
+		defer d.mu.Unlock()
+		return d.records.owned[k] == r && r.moves && !r.left
+	})
 	ours := now.Session == session && now.Epoch == d.opts.Node.Epoch
 	if err == nil && ours && old {
 		err = d.renew(ctx, k)
@@ -201,6 +209,9 @@ func (d *Directory) restoreOne(ctx context.Context, k recordKey) (lost *Conflict
 	defer d.mu.Unlock()
 	if ours {
 		r.term, r.written, r.moves = term, time.Now(), false
+		return nil, nil
+	}
+	if now.Session == session && r.left { // it is about to move, or has moved
 		return nil, nil
 	}
 	if d.records.owned[k] == r {

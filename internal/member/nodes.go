@@ -252,9 +252,11 @@ func movedOf(m claims.Moved) directory.Moved {
 }
 
 // Errors of these need no answer: the directory writes everything later.
-func (p forPool) TakeOver(ctx context.Context, m claims.Moved) {
-	_ = p.b.directory.TakeOver(ctx, movedOf(m))
-}
+func (p forPool) TakeOver(m claims.Moved) { p.b.directory.TakeOver(movedOf(m)) }
+
+func (p forPool) AwaitTakeOver(ctx context.Context) error { return p.b.directory.Restore(ctx) }
+
+func (p forPool) MovesAway(m claims.Moved) { p.b.directory.MovesAway(movedOf(m)) }
 
 func (p forPool) GiveUp(m claims.Moved) { p.b.directory.GiveUp(movedOf(m)) }
 

@@ -24,18 +24,25 @@ type Directory interface {
 	LiveElsewhere(principal string) int
 	// SetLive tells how many live sessions a principal has on this node.
 	SetLive(principal string, live int)
-	// TakeOver tells that a session of another node is on this one now. ctx bounds only how long it waits: it writes that until it has succeeded.
-	TakeOver(ctx context.Context, m Moved)
+	// TakeOver tells that a session of another node is on this one now. It does not wait: the directory writes that until it has succeeded.
+	TakeOver(m Moved)
+	// AwaitTakeOver returns when everything is written that TakeOver was told. If ctx ends first, it fails.
+	AwaitTakeOver(ctx context.Context) error
+	// MovesAway tells that another node is about to take over a session of this one. Until GiveUp nobody else gets its name. It does not wait.
+	MovesAway(m Moved)
 	// GiveUp tells that another node has taken over a session of this one. It frees nothing, and does not wait.
 	GiveUp(m Moved)
-	// ReleaseMoved tells that a session that has moved here has ended.
+	// ReleaseMoved tells that a session that has moved here has ended. It frees the name also if the node that had the session has it in the directory.
 	ReleaseMoved(ctx context.Context, m Moved)
 	// Rebuild tells what this node has, once, when its sessions are restored.
 	Rebuild(names []Name, moved []Moved, live map[string]int)
 }
 
 // Name is a name of a session of this node.
-type Name struct{ Principal, Name, Session string }
+type Name struct {
+	Principal, Name, Session string
+	Left                     bool // see Directory.MovesAway
+}
 
 // Wanted is what a session is to have; empty fields are not claimed.
 type Wanted struct{ Principal, Name, Key, Session string }
@@ -211,17 +218,31 @@ func (t *Table) Rebuild(owned func() ([]Name, []Moved, map[string]int)) {
 	}
 }
 
-// takeOverWait is how long TakeOver waits for the directory.
-const takeOverWait = 2 * time.Second
-
 // TakeOver is Directory.TakeOver.
 func (t *Table) TakeOver(m Moved) {
+	if t != nil {
+		t.directory.TakeOver(m)
+	}
+}
+
+// takeOverWait is how long AwaitTakeOver waits for the directory.
+const takeOverWait = 2 * time.Second
+
+// AwaitTakeOver is Directory.AwaitTakeOver.
+func (t *Table) AwaitTakeOver() error {
 	if t == nil {
-		return
+		return nil
 	}
 	ctx, cancel := context.WithTimeout(context.Background(), takeOverWait)
 	defer cancel()
-	t.directory.TakeOver(ctx, m)
+	return t.directory.AwaitTakeOver(ctx)
+}
+
+// MovesAway is Directory.MovesAway.
+func (t *Table) MovesAway(m Moved) {
+	if t != nil {
+		t.directory.MovesAway(m)
+	}
 }
 
 // GiveUp is Directory.GiveUp.
@@ -231,14 +252,17 @@ func (t *Table) GiveUp(m Moved) {
 	}
 }
 
-// ReleaseMoved begins to free the marks of a session that has moved here.
-func (t *Table) ReleaseMoved(m Moved) {
+// ReleaseEnded is Release for a session that has ended, wherever it was made.
+func (t *Table) ReleaseEnded(m Moved) (freed <-chan struct{}) {
 	if t == nil || len(m.Marks) == 0 {
-		return
+		return t.Release(m.Wanted)
 	}
+	done := make(chan struct{})
 	go func() { // ends after releaseWait; the directory goes on later
+		defer close(done)
 		ctx, cancel := context.WithTimeout(context.Background(), releaseWait)
 		defer cancel()
 		t.directory.ReleaseMoved(ctx, m)
 	}()
+	return done
 }

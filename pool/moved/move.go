@@ -78,6 +78,20 @@ func (m *Move) Arrived(ours bool) entry.Entry {
 	return entry.Entry{Arrived: &entry.Arrived{Move: m.ID, From: m.Peer, Ours: ours, Told: m.IsTold()}}
 }
 
+// Fault returns the error for requests about the session. left says that it is the other node's now.
+func (m *Move) Fault(left bool) *protocol.Error {
+	e := protocol.Errorf(Code, "session is moving").With("session_id", m.SessionID)
+	if left && !m.Arriving {
+		e = e.With("epoch", m.Peer)
+	}
+	return e
+}
+
+// ErrBusy is for a session that cannot be moved because of something that it has: "move" means that an earlier move is not over.
+func ErrBusy(session, why string) *protocol.Error {
+	return protocol.Errorf(protocol.SessionBusy, "session cannot be moved, because of its %s", why).With("reason", why).With("session_id", session)
+}
+
 // ErrNone is for a move that has ended.
 func ErrNone() error {
 	return protocol.Errorf(protocol.SessionNotFound, "the session is not being moved any more")

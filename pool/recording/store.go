@@ -330,14 +330,14 @@ type Recording struct {
 	rec *recording
 }
 
-// Find returns the recording with that id if who owns it or all is set. Otherwise it returns nil.
-func (r *Store) Find(who string, all bool, id string) *Recording {
+// Find returns the recording with that id if who owns it or all is set.
+func (r *Store) Find(who string, all bool, id string) (*Recording, error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if rec := r.all[id]; rec != nil && (all || rec.Owner == who) {
-		return &Recording{r, rec}
+		return &Recording{r, rec}, nil
 	}
-	return nil
+	return nil, ErrNoRecording()
 }
 
 // List returns the latest recordings of who, or of everybody if all is set, the oldest first.

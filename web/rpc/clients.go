@@ -61,6 +61,7 @@ type Clients struct {
 	startedAt time.Time
 	Moves     *move.Mover // of sessions to and from other nodes; set once
 	moved     move.Places
+	moveWait  time.Duration // set once; maxMoveWait, or less in tests
 
 	ctx    context.Context // for work that clients started and that may outlive them; ends in Close
 	cancel context.CancelFunc
@@ -81,7 +82,7 @@ const ShutdownNotice = 700 * time.Millisecond
 // New returns Clients without a connection.
 func New(c Config, live func() *LiveConfig, p *pool.Pool, checker *auth.Checker, m *metrics.Metrics, log zerolog.Logger) *Clients {
 	cs := &Clients{
-		config: c, live: live, pool: p, auth: checker, m: m, log: log, startedAt: time.Now(), usages: bounds.Usages{Total: bounds.New()},
+		config: c, live: live, pool: p, auth: checker, m: m, log: log, startedAt: time.Now(), usages: bounds.Usages{Total: bounds.New()}, moved: move.Places{Max: move.MaxMoved}, moveWait: maxMoveWait,
 		conns: map[*conn]struct{}{}, admins: map[string]int{},
 	}
 	cs.ctx, cs.cancel = context.WithCancel(context.Background())

@@ -15,6 +15,7 @@ import (
 	"trl/pool/moved"
 	"trl/protocol"
 	"trl/web/auth"
+	"trl/web/rpc/cluster"
 	"trl/web/transport"
 )
 
@@ -359,7 +360,7 @@ func (k *call) failUnwritable(err error) error {
 func (k *call) fault(err error) *protocol.Error {
 	e := protocol.AsError(err)
 	if e.Code == moved.Code && k.c.transport.Name() != transport.LinkName {
-		return protocol.Errorf(protocol.NodeUnreachable, "the session moves from node to node").With("retry_after_ms", time.Second.Milliseconds())
+		return cluster.StillMoves()
 	}
 	if e.Code == protocol.InternalError && e.Details["log_id"] == nil {
 		id := rand.Text()[:8]

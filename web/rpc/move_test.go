@@ -8,6 +8,8 @@ import (
 	"time"
 
 	"trl/internal/rig"
+	"trl/internal/testkit"
+	"trl/protocol"
 )
 
 // TestMovedSession: a session goes on at another node, and a client that uses it through any node notices nothing.
@@ -215,5 +217,66 @@ func TestMovedSessionOfADeadNode(t *testing.T) {
 		if got := c.Run(s, "echo again").Stdout(); got != "again\n" {
 			t.Errorf("through %s: %q", name, got)
 		}
+	}
+}
+
+// TestRequestsOfASessionThatMovesOn: a request waits for a move for a time. Then it was not carried out, and its client may try again.
+func TestRequestsOfASessionThatMovesOn(t *testing.T) {
+	t.Parallel()
+	cl := newCluster(t, []string{"gate", "one", "two"})
+	one := cl.node("one")
+	one.clients.moveWait = 50 * time.Millisecond
+	c := cl.node("gate").Dial()
+	id := c.Session()
+	c.Run(id, "N=1")
+	owner, _ := one.Pool.Owner(id)
+	s, err := one.Pool.Find(owner, id, "")
+	if err != nil {
+		t.Fatal(err)
+	}
+	m, err := s.BeginMove(t.Context(), cl.node("two").Pool.Epoch())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer m.Stop()
+	for _, name := range []string{"gate", "one"} {
+		c := cl.node(name).Dial()
+		var asked []int
+		for range 3 { // the later ones wait behind the first one
+			asked = append(asked, c.Begin("exec.run", object{"session_id": id, "command": "N=2"}))
+		}
+		for _, n := range asked {
+			if f := c.Answer(n); f.Code() != "NODE_UNREACHABLE" || f.Error.Details["retry_after_ms"] == nil {
+				t.Errorf("through %s: %+v", name, f.Error)
+			}
+		}
+	}
+	m.Stop()
+	if got := c.Run(id, "echo $N").Stdout(); got != "1\n" {
+		t.Errorf("a request that failed was carried out: %q", got)
+	}
+}
+
+// TestIDsWithoutDirectory: an id that this node does not know may have moved. While the directory does not say, its client is told to try again.
+func TestIDsWithoutDirectory(t *testing.T) {
+	t.Parallel()
+	cl := newCluster(t, []string{"gate", "one", "two"})
+	c := cl.node("one").Dial()
+	id := c.Session()
+	c.Call("session.move", object{"session_id": id, "node": "two"})
+	one := cl.node("one").Pool
+	testkit.Eventually(t, "the old node has forgotten it", func() bool {
+		one.DropExpired(time.Now().Add(time.Hour))
+		owner, _ := one.Owner(id)
+		return owner == ""
+	})
+	cl.setDown(protocol.Errorf(protocol.DirectoryUnavailable, "down"))
+	c = cl.node("gate").Dial()
+	if code := c.Try("session.info", object{"session_id": id}).Code(); code != "DIRECTORY_UNAVAILABLE" {
+		t.Error(code)
+	}
+	cl.setDown(nil)
+	if node := c.Call("session.locate", object{"session_id": id}).Str("node"); node != "two" {
+		t.Error(node)
 	}
 }

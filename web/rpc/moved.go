@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"cmp"
 	"errors"
+	"time"
 
 	"github.com/go-json-experiment/json"
 	"github.com/go-json-experiment/json/jsontext"
@@ -80,6 +81,10 @@ func (k *call) keep() {
 // maxMoves is how often a request follows its session.
 const maxMoves = 8
 
+// maxMoveWait is how long after its arrival a request waits for a move at one node, and follows its session from the client's node to another one. Both
+// together are the minute that a client waits at most.
+const maxMoveWait = 30 * time.Second
+
 // goElsewhere carries out a request whose session moves, or is not here, as err says. Later requests of the connection to that session wait. The reading
 // goroutine calls it.
 func (k *call) goElsewhere(err error) (any, bool, error) {
@@ -152,8 +157,12 @@ func (k *call) mark() string {
 
 // afterMove carries out a request after the move of its session.
 func (k *call) afterMove(m *pool.Move) (any, bool, error) {
+	late := time.NewTimer(time.Until(k.receivedAt.Add(k.c.srv.moveWait)))
+	defer late.Stop()
 	select {
 	case <-m.Over():
+	case <-late.C:
+		return nil, false, cluster.StillMoves()
 	case <-k.c.ctx.Done():
 		return nil, false, errClientGone
 	}
@@ -170,7 +179,9 @@ func (k *call) search(mark string, e *protocol.Error) (any, bool, error) {
 	k.searched = true
 	epoch, err := c.srv.config.Cluster.Nodes.FindMoved(c.ctx, mark)
 	switch {
-	case err != nil || epoch == "" || epoch == c.srv.pool.Epoch() && !c.srv.pool.Has(mark):
+	case err != nil: // it may have moved
+		return nil, false, err
+	case epoch == "" || epoch == c.srv.pool.Epoch() && !c.srv.pool.Has(mark):
 		return nil, false, e
 	case k.remote != nil && k.remote.relay != nil && k.remote.relay.epoch == epoch: // which has just answered
 		return nil, false, e
@@ -216,7 +227,7 @@ func (k *call) again(epoch string) (any, bool, error) {
 		return k.here()
 	case epoch != "":
 		if name != "" {
-			c.relays.noteName(c, name, epoch)
+			c.relays.names.Note(name, epoch)
 		}
 		return k.sendTo(epoch, rm.msg)
 	case c.srv.pool.HasOpen(c.principal.Subject, name):
@@ -231,7 +242,7 @@ func (k *call) again(epoch string) (any, bool, error) {
 func (k *call) follow(fault *protocol.Error) bool {
 	c, rm := k.c, k.remote
 	epoch, _ := fault.Details["epoch"].(string)
-	if k.moves++; epoch == "" || k.moves > maxMoves {
+	if k.moves++; epoch == "" || k.moves > maxMoves || time.Since(k.receivedAt) > c.srv.moveWait {
 		return false
 	}
 	session, _ := fault.Details["session_id"].(string)

@@ -20,7 +20,7 @@ func recordingList(k *call, q *protocol.RecordingList) (any, bool, error) {
 		return nil, false, protocol.Errorf(protocol.Forbidden, "only an admin may list everybody's recordings")
 	}
 	k.needsAudit = q.All
-	list := k.c.srv.pool.Recordings(k.c.principal.Subject, q.All, q.SessionID)
+	list := k.c.srv.pool.Recordings().List(k.c.principal.Subject, q.All, q.SessionID)
 	others := k.otherNodes("") // recordings outlive their sessions
 	if epoch, _ := ids.EpochOf('s', q.SessionID); len(others) == 0 || epoch == k.c.relays.self {
 		return &protocol.Recordings{Recordings: list}, false, nil
@@ -61,7 +61,7 @@ const ForeignRecording = "admin uses a recording of another principal"
 
 // recording returns the recording of a request. If an admin asks for another principal's, the request gets an entry in the audit log.
 func (k *call) recording(id string) (*recording.Recording, error) {
-	rec, err := k.c.srv.pool.FindRecording(k.c.principal.Subject, k.c.principal.Role == auth.Admin, id)
+	rec, err := k.c.srv.pool.Recordings().Find(k.c.principal.Subject, k.c.principal.Role == auth.Admin, id)
 	if err != nil {
 		return nil, err
 	}

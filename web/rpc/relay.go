@@ -17,6 +17,7 @@ import (
 	"trl/protocol"
 	"trl/web/audit"
 	"trl/web/rpc/cluster"
+	"trl/web/rpc/move"
 	"trl/web/transport"
 )
 
@@ -26,11 +27,11 @@ type relays struct {
 	self    string            // this node's epoch
 	byEpoch map[string]*relay // guarded by conn.mu; those that are being dialled or in use
 	links   int               // guarded by conn.mu; how many links the connection has had
-	names   map[string]string // guarded by conn.mu; the epochs of the nodes that have sessions of these names
+	names   move.Places       // the nodes that have sessions of these names
 }
 
 func newRelays(nodes cluster.Nodes, self string) *relays {
-	return &relays{nodes: nodes, self: self, byEpoch: map[string]*relay{}, names: map[string]string{}}
+	return &relays{nodes: nodes, self: self, byEpoch: map[string]*relay{}, names: move.Places{Max: move.MaxNamed}}
 }
 
 // relay carries a client's requests to one other node, and that node's answers, events and streams back, as they are. There is no queue on the way: a
@@ -481,7 +482,7 @@ func (k *call) passAnswer(msg []byte, fault *protocol.Error) {
 		data = audit.IDsOf(msg)
 	}
 	if name := k.remote.target.Name; fault == nil && name != "" && (k.method == "session.create" || k.method == "session.rename") {
-		c.relays.noteName(c, name, k.remote.relay.epoch)
+		c.relays.names.Note(name, k.remote.relay.epoch)
 	}
 	k.auditAnswer(data, err)
 	k.remote.finish()

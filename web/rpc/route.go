@@ -5,6 +5,7 @@ import (
 	"cmp"
 	"reflect"
 	"slices"
+	"time"
 
 	"github.com/go-json-experiment/json"
 	"github.com/go-json-experiment/json/jsontext"
@@ -122,7 +123,7 @@ func (k *call) route(h handler) (any, bool, error) {
 	k.remote = &remote{h: h, msg: bytes.Clone(k.msg), target: t, name: name}
 	c.rememberCall(k)
 	send := func() (any, bool, error) { return k.lookUp(name, nil) }
-	epoch, ok := c.relays.nodeOf(c, name)
+	epoch, ok := c.relays.nodeOf(name)
 	if ok {
 		send = func() (any, bool, error) { return k.sendTo(epoch, k.remote.msg) }
 	}
@@ -186,25 +187,10 @@ func (rs *relays) isOther(epoch string) bool {
 	return epoch != rs.self && rs.find(epoch) == cluster.Known
 }
 
-// maxNames is how many names of sessions of other nodes a connection remembers.
-const maxNames = 1024
-
 // nodeOf returns the epoch of the node on which the connection has used a session of this name.
-func (rs *relays) nodeOf(c *conn, name string) (epoch string, ok bool) {
-	c.mu.Lock()
-	epoch = rs.names[name]
-	c.mu.Unlock()
+func (rs *relays) nodeOf(name string) (epoch string, ok bool) {
+	epoch = rs.names.Of(name)
 	return epoch, epoch != "" && rs.isOther(epoch)
-}
-
-// noteName remembers on which node a session of this name is.
-func (rs *relays) noteName(c *conn, name, epoch string) {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	if len(rs.names) >= maxNames {
-		clear(rs.names)
-	}
-	rs.names[name] = epoch
 }
 
 // here carries out a request that was kept.
@@ -285,7 +271,7 @@ func (k *call) lookUp(name string, failed *protocol.Error) (any, bool, error) {
 	case epoch != "" && epoch == before && failed != nil: // nothing has changed
 		return nil, false, failed
 	case epoch != "" && c.relays.isOther(epoch):
-		c.relays.noteName(c, name, epoch)
+		c.relays.names.Note(name, epoch)
 		return k.sendTo(epoch, rm.msg)
 	case epoch != "":
 		return k.here()
@@ -311,7 +297,7 @@ func (k *call) sendToFirst(epochs []string) (any, bool, error) {
 		return k.here()
 	}
 	if rm.name != "" {
-		c.relays.noteName(c, rm.name, epochs[0])
+		c.relays.names.Note(rm.name, epochs[0])
 	}
 	return k.sendTo(epochs[0], rm.msg)
 }
@@ -425,7 +411,7 @@ func (k *call) tryElsewhere(fault *protocol.Error) bool {
 		return false
 	}
 	if epoch := c.winnerOf(fault); rm.name != "" && c.relays.isOther(epoch) {
-		c.relays.noteName(c, rm.name, epoch)
+		c.relays.names.Note(rm.name, epoch)
 	}
 	var again func() (any, bool, error)
 	switch _, full := fault.Details["max_sessions"]; {
@@ -440,7 +426,7 @@ func (k *call) tryElsewhere(fault *protocol.Error) bool {
 		again = func() (any, bool, error) { return k.sendToWinner(epoch, fault) }
 	case rm.name != "" && rm.relay != nil && slices.Contains([]protocol.Code{protocol.SessionNotFound, protocol.SessionLost, protocol.SessionTerminated}, fault.Code):
 		again = func() (any, bool, error) { return k.lookUp(rm.name, fault) }
-	case rm.name == "" && rm.relay != nil && !k.searched && (fault.Code == protocol.NodeUnreachable || fault.Code == protocol.SessionLost): // it may have moved before
+	case rm.name == "" && rm.relay != nil && !k.searched && time.Since(k.receivedAt) < c.srv.moveWait && (fault.Code == protocol.NodeUnreachable || fault.Code == protocol.SessionLost): // it may have moved before
 		k.kept = rm.msg
 		again = func() (any, bool, error) { return k.search(k.mark(), fault) }
 	default:

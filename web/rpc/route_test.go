@@ -130,17 +130,6 @@ func TestGuestOfUnreachableNode(t *testing.T) {
 	}
 }
 
-func TestRememberedNamesAreBounded(t *testing.T) {
-	rs := newRelays(nil, "self")
-	c := &conn{relays: rs}
-	for i := range 3 * maxNames {
-		rs.noteName(c, fmt.Sprint(i), "other")
-	}
-	if n := len(rs.names); n == 0 || n > maxNames {
-		t.Errorf("%d names are remembered", n)
-	}
-}
-
 // TestLookupsAreBounded: a request whose session is said to be on one node and on another one by turns, and is on none, gets an answer.
 func TestLookupsAreBounded(t *testing.T) {
 	cl := newCluster(t, []string{"gate", "one", "two"})

@@ -66,6 +66,11 @@ func UnknownYet() *protocol.Error {
 	return protocol.Errorf(protocol.NodeUnreachable, "this node does not know all others yet").With("retry_after_ms", unknownYetRetry.Milliseconds())
 }
 
+// StillMoves returns the error for a request that has waited for long enough for the move of its session. It was not carried out.
+func StillMoves() *protocol.Error {
+	return protocol.Errorf(protocol.NodeUnreachable, "the session moves from node to node").With("retry_after_ms", unknownYetRetry.Milliseconds())
+}
+
 // unknownYetRetry is when a client may try again after UnknownYet. Nodes write their entries every 5 s, and a new node asks for them at once.
 const unknownYetRetry = time.Second
 

@@ -42,7 +42,7 @@ type params struct {
 }
 
 const (
-	timeout  = time.Minute // how long requests for a session wait at most for its move
+	timeout  = 30 * time.Second // how long a move takes at most
 	requests = 20 * time.Second
 	retry    = time.Second // between attempts to finish a move
 	atOnce   = 4           // sessions that this node takes at the same time, each with up to moved.MaxOutput
@@ -74,15 +74,19 @@ func (mv *Mover) Close() {
 	mv.tasks.Wait()
 }
 
-// Resume goes on with the moves to this node that an earlier gateway has not finished.
+// Resume goes on with the moves that an earlier gateway has not finished.
 func (mv *Mover) Resume() {
 	if mv.nodes == nil {
 		return
 	}
 	mv.tasks.Go(func() { // waits until the sessions are restored; Close waits for it
 		mv.pool.Recovered()
-		for _, m := range mv.pool.Arrivals() {
-			mv.finishLater(m)
+		for _, m := range mv.pool.Unfinished() {
+			if m.Arriving {
+				mv.tasks.Go(func() { mv.finishLater(m) }) // each has its own other node; Close waits for it
+			} else {
+				mv.tasks.Go(func() { mv.awaitTold(m) })
+			}
 		}
 	})
 }
@@ -110,7 +114,7 @@ func (mv *Mover) Move(ctx context.Context, s *pool.Session, node string) (*proto
 	}
 	defer m.Stop()
 	err = mv.ask(ctx, epochs[0], take, &params{Session: s.ID(), Move: m.ID, From: self.Epoch}, nil)
-	lost, ok := m.Committed()
+	lost, ok := m.Stop()
 	if !ok {
 		mv.count(metrics.MoveFailed)
 		e := protocol.AsError(err)
@@ -119,6 +123,7 @@ func (mv *Mover) Move(ctx context.Context, s *pool.Session, node string) (*proto
 		}
 		return nil, e
 	}
+	mv.tasks.Go(func() { mv.awaitTold(m) })
 	mv.count(metrics.MoveOK)
 	answer.StateLost = lost
 	return answer, nil
@@ -213,6 +218,20 @@ func (mv *Mover) take(ctx context.Context, q *params) error {
 	return err
 }
 
+// awaitTold returns when the node to which a session has moved has said that the directory knows it, or when that node is gone.
+func (mv *Mover) awaitTold(m *pool.Move) {
+	for !m.IsTold() {
+		select {
+		case <-time.After(retry):
+		case <-mv.ctx.Done():
+			return
+		}
+		if _, standing := mv.nodes.Find(m.Peer); standing == cluster.Gone {
+			m.PeerGone()
+		}
+	}
+}
+
 // finishLater finishes a move to this node, which may take until the other node answers.
 func (mv *Mover) finishLater(m *pool.Move) {
 	for {
@@ -220,7 +239,9 @@ func (mv *Mover) finishLater(m *pool.Move) {
 		if over {
 			return
 		}
-		mv.log.Warn().Err(err).Str("session", m.Session().ID()).Msg("the node that a session comes from does not answer; the session waits for it")
+		if err != nil {
+			mv.log.Warn().Err(err).Str("session", m.Session().ID()).Msg("the node that a session comes from does not answer; the session waits for it")
+		}
 		select {
 		case <-time.After(retry):
 		case <-mv.ctx.Done():
@@ -245,7 +266,9 @@ func (mv *Mover) finish(ctx context.Context, m *pool.Move, lost []string) (over 
 			return true, err
 		}
 	}
-	m.TakeOver()
+	if m.AwaitDirectory() != nil { // until the directory knows it, the old node keeps the name
+		return false, nil
+	}
 	if err := mv.ask(ctx, m.Peer, told, q, nil); err != nil && !isDecided(err) {
 		return false, nil
 	}

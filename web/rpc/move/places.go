@@ -2,26 +2,31 @@ package move
 
 import "sync"
 
-// maxPlaces is how many sessions of other nodes a gateway remembers by the node to which they have moved. Beyond it, it asks again.
-const maxPlaces = 4096
+// How many sessions of other nodes are remembered by their nodes. Beyond it all are forgotten, and looked up again.
+const (
+	MaxMoved = 4096 // of a gateway: sessions that have moved, by the marks of their ids, see ids.MarkOf
+	MaxNamed = 1024 // of a connection, by their names
+)
 
-// Places are the nodes to which sessions have moved, as far as this gateway has learned of it.
+// Places are the nodes on which sessions are, as far as somebody has learned of it.
 type Places struct {
+	Max int // how many; set before use
+
 	mu     sync.Mutex
-	epochs map[string]string // by mark, see ids.MarkOf
+	epochs map[string]string // by mark, or by name
 }
 
-// Note remembers where the ids with a mark are.
+// Note remembers where the ids with a mark, or the session with a name, are.
 func (p *Places) Note(mark, epoch string) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	if p.epochs == nil || len(p.epochs) >= maxPlaces {
+	if p.epochs == nil || len(p.epochs) >= p.Max {
 		p.epochs = map[string]string{}
 	}
 	p.epochs[mark] = epoch
 }
 
-// Of returns the epoch of the node, "" if the ids are not known to have moved.
+// Of returns the epoch of the node, "" if it is not known.
 func (p *Places) Of(mark string) string {
 	p.mu.Lock()
 	defer p.mu.Unlock()
