@@ -233,6 +233,9 @@ func (w *trial) makeFault() {
 // patience bounds what a client waits for: far longer than anything may take, so that what never ends is found.
 const patience = 4 * time.Minute
 
+// stepLimit bounds one thing that a client does: a minute for a request, and the time in which a client finds a gateway again that answers.
+const stepLimit = 90 * time.Second
+
 // client is the work of one client until ctx ends. Each principal has two.
 func (w *trial) client(ctx context.Context, i int) {
 	principal := fmt.Sprint("p", i%principals)
@@ -380,7 +383,9 @@ func (v *visit) createByKey() (*client.Session, error) {
 func (v *visit) step(s *client.Session) bool {
 	v.key++
 	key, sent := fmt.Sprintf("%s.%d", v.prefix, v.key), time.Now()
-	switch rand.IntN(6) {
+	kind := rand.IntN(9)
+	defer func() { v.history.took(fmt.Sprintf("%s: step %d of %s", key, kind, s.ID()), sent) }()
+	switch kind {
 	case 0, 1:
 		r, err := s.Exec(v.ctx, v.history.command(v.principal, key), &client.ExecOptions{RequestKey: key})
 		if errors.Is(err, client.ErrConnectionLost) { // another gateway gives the result of the same run
@@ -390,10 +395,12 @@ func (v *visit) step(s *client.Session) bool {
 			return false
 		}
 		v.history.used(s.ID(), v.principal, sent)
-		if r.Stdout != "done\n" || r.ExitCode != 0 {
+		var n int
+		if _, err := fmt.Sscanf(r.Stdout, "done %d\n", &n); err != nil || r.ExitCode != 0 {
 			return v.unknown(s, key, r)
 		}
 		v.history.ran(key)
+		v.history.counted(s.ID(), numbered{n, sent, time.Now()}, r.ExecID, r.Stdout)
 	case 2:
 		return v.stream(s, sent)
 	case 3:
@@ -417,7 +424,76 @@ func (v *visit) step(s *client.Session) bool {
 		v.history.count("processes")
 	case 5:
 		return v.killed(s, sent)
+	case 6, 7:
+		return v.move(s)
+	case 8:
+		return v.outputOf(s)
 	}
+	return true
+}
+
+// move moves the session to a node.
+func (v *visit) move(s *client.Session) bool {
+	v.mu.Lock()
+	p := v.places[rand.IntN(len(v.places))]
+	to, epoch := p.name, p.epoch
+	v.mu.Unlock()
+	v.history.moves(s.ID(), epoch)
+	var at protocol.SessionMoved
+	err := v.c.Call(v.ctx, "session.move", protocol.SessionMove{SessionRef: protocol.SessionRef{SessionID: s.ID()}, Node: to}, &at)
+	v.mu.Lock()
+	now := p.epoch
+	v.mu.Unlock()
+	switch code := client.CodeOf(err); {
+	case now != epoch: // nobody knows which one it was
+		v.history.moves(s.ID(), now)
+		v.history.hasMoved(s.ID(), false, err == nil)
+	default:
+		v.history.hasMoved(s.ID(), err == nil || code == protocol.SessionBusy, err == nil)
+	}
+	if err == nil && len(at.StateLost) > 0 {
+		v.history.fault("%s: a move of %s has lost %q", v.prefix, s.ID(), at.StateLost)
+	}
+	switch code := client.CodeOf(err); code {
+	case protocol.SessionBusy:
+		v.history.count("moves refused")
+		return true
+	case protocol.InvalidParams, protocol.NotSupported, protocol.ShuttingDown: // the node has just been killed
+		v.history.count("told: " + string(code))
+		return true
+	}
+	if !v.noted(s.ID(), err) {
+		return false
+	}
+	asked := time.Now()
+	var where protocol.Located
+	if err := v.c.Call(v.ctx, "session.locate", protocol.SessionRef{SessionID: s.ID()}, &where); !v.noted(s.ID(), err) {
+		return false
+	}
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	for _, p := range v.places {
+		if p.name == where.Node {
+			v.history.isAt(s.ID(), p.epoch, asked)
+		}
+	}
+	return true
+}
+
+// outputOf asks for the output of a command that has ended, maybe on another node.
+func (v *visit) outputOf(s *client.Session) bool {
+	exec, output := v.history.lastOf(s.ID())
+	if exec == "" {
+		return true
+	}
+	var r protocol.ExecResult
+	if err := v.c.Call(v.ctx, "exec.wait", protocol.ExecWait{ExecID: exec}, &r); !v.noted(s.ID(), err) {
+		return false
+	}
+	if r.Stdout != output {
+		v.history.fault("%s: the output of %s is %q, was %q", v.prefix, exec, r.Stdout, output)
+	}
+	v.history.count("outputs again")
 	return true
 }
 

@@ -23,14 +23,27 @@ type history struct {
 	ended    map[string]bool         // guarded by mu; epochs of nodes that were killed
 	counts   map[string]int          // guarded by mu; how often what happened
 	wrong    []string                // guarded by mu
+
+	longest   time.Duration // guarded by mu; the step that took longest
+	longestOf string        // guarded by mu
 }
 
 // pastSession is a session from the moment when its client was told of it, to that when it began to end.
 type pastSession struct {
 	id, principal, name string
-	epoch               string
-	from, until         time.Time // until is zero while it lives
-	told                time.Time // when a client was told that it is over; zero: not yet
+	from, until         time.Time       // until is zero while it lives
+	told                time.Time       // when a client was told that it is over; zero: not yet
+	epochs              map[string]bool // of the nodes that may have it: more than one during a move, and after one whose end nobody knows
+	moves               int             // moves that have been sent and not been answered
+	moved               time.Time       // the answer to the last move
+	numbers             []numbered      // commands that counted in its shell
+	last                [2]string       // the id of a command that has ended, and its output
+}
+
+// numbered is a command that counted in the shell: the next number, and when it was sent and answered.
+type numbered struct {
+	n              int
+	sent, answered time.Time
 }
 
 func newHistory(t *testing.T) *history {
@@ -58,7 +71,7 @@ func (h *history) created(id, epoch, principal, name string) {
 		h.wrong = append(h.wrong, fmt.Sprintf("%s was made twice", id))
 		return
 	}
-	h.sessions[id] = &pastSession{id: id, principal: principal, name: name, epoch: epoch, from: now}
+	h.sessions[id] = &pastSession{id: id, principal: principal, name: name, epochs: map[string]bool{epoch: true}, from: now}
 	h.counts["created"]++
 }
 
@@ -81,17 +94,88 @@ func (h *history) ends(id string) {
 	}
 }
 
-// nodeEnds notes that all sessions of a node may end from now on.
+// nodeEnds notes that all sessions that may be on a node may end from now on.
 func (h *history) nodeEnds(epoch string) {
 	now := time.Now()
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	h.ended[epoch] = true
 	for _, s := range h.sessions {
-		if s.epoch == epoch && s.until.IsZero() {
+		if s.epochs[epoch] && s.until.IsZero() {
 			s.until = now
 		}
 	}
+}
+
+// moves notes that a session is to be moved to one of these nodes: a node that is started anew has another epoch.
+func (h *history) moves(id string, to ...string) {
+	now := time.Now()
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	s := h.sessions[id]
+	if s == nil {
+		return
+	}
+	s.moves++
+	for _, epoch := range to {
+		s.epochs[epoch] = true
+		if h.ended[epoch] && s.until.IsZero() { // it was killed meanwhile
+			s.until = now
+		}
+	}
+}
+
+// hasMoved notes the answer to a move: it was made, it was not, or nobody knows.
+func (h *history) hasMoved(id string, known, ok bool) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if ok {
+		h.counts["moves"]++
+	}
+	s := h.sessions[id]
+	if s == nil {
+		return
+	}
+	if known {
+		s.moves--
+	}
+	s.moved = time.Now()
+}
+
+// isAt notes that a session was on a node some time after it was asked for.
+func (h *history) isAt(id, epoch string, sent time.Time) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if s := h.sessions[id]; s != nil && s.moves == 0 && sent.After(s.moved) {
+		s.epochs = map[string]bool{epoch: true}
+	}
+}
+
+// counted notes that a command has counted in the shell: each of a session's commands gets another number, and a later one a greater one.
+func (h *history) counted(id string, x numbered, exec, output string) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	s := h.sessions[id]
+	if s == nil {
+		return
+	}
+	for _, y := range s.numbers {
+		if x.n == y.n || x.n < y.n && x.sent.After(y.answered) || x.n > y.n && y.sent.After(x.answered) {
+			h.wrong = append(h.wrong, fmt.Sprintf("%s: the shell has lost its state: %+v and %+v", id, y, x))
+		}
+	}
+	s.numbers = append(s.numbers, x)
+	s.last = [2]string{exec, output}
+}
+
+// lastOf returns a command of the session that has ended, and its output.
+func (h *history) lastOf(id string) (exec, output string) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if s := h.sessions[id]; s != nil {
+		exec, output = s.last[0], s.last[1]
+	}
+	return exec, output
 }
 
 // over notes that a client was told that a session is over, by an error or by the answer to its end.
@@ -134,9 +218,9 @@ func (h *history) listed(id, owner, principal string) {
 	}
 }
 
-// command returns the text of a command that leaves a trace each time it runs.
+// command returns the text of a command that leaves a trace each time it runs, and counts in its shell.
 func (h *history) command(principal, key string) string {
-	return fmt.Sprintf("echo %s >>%s; echo done", key, filepath.Join(h.dir, principal))
+	return fmt.Sprintf("echo %s >>%s; N=$((N+1)); echo done $N", key, filepath.Join(h.dir, principal))
 }
 
 // ran notes that the command of a request key was said to have run.
@@ -145,6 +229,19 @@ func (h *history) ran(key string) {
 	defer h.mu.Unlock()
 	h.keys[key] = true
 	h.counts["commands"]++
+}
+
+// took notes how long a step took.
+func (h *history) took(what string, began time.Time) {
+	d := time.Since(began)
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if d > h.longest {
+		h.longest, h.longestOf = d, what
+	}
+	if d > stepLimit {
+		h.wrong = append(h.wrong, fmt.Sprintf("%s took %s", what, d))
+	}
 }
 
 // of describes a session.
@@ -231,8 +328,8 @@ func (h *history) check(t *testing.T, lostName func(id string) bool) {
 			t.Errorf("the command of %s was said to have run, and did not", key)
 		}
 	}
-	t.Logf("%d sessions, %d traces of commands; %v", len(h.sessions), len(runs), h.counts)
-	for _, what := range []string{"created", "created by key", "commands", "commands killed", "streams", "lists", "destroyed", "sessions killed"} {
+	t.Logf("%d sessions, %d traces of commands; the longest step took %s (%s); %v", len(h.sessions), len(runs), h.longest.Round(time.Millisecond), h.longestOf, h.counts)
+	for _, what := range []string{"created", "created by key", "commands", "commands killed", "streams", "lists", "destroyed", "sessions killed", "moves"} {
 		if h.counts[what] == 0 {
 			t.Errorf("no %s at all", what)
 		}

@@ -8,7 +8,6 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
-	"sync"
 	"testing"
 	"time"
 
@@ -20,15 +19,6 @@ import (
 // after each entry of a session's log, before each line to a shell, after each report of one, after each answer of the
 // keeper. The gateway is killed at each of them in turn, and with more time at each pair of them: at one, and its successor
 // at another. Nothing is left to chance but what other goroutines do meanwhile.
-
-var crashing = sync.OnceValues(func() (string, error) {
-	program := filepath.Join(rig.Top, "trl-crashing")
-	out, err := exec.Command("go", "build", "-buildvcs=false", "-tags", "crashpoints", "-o", program, "trl/cmd/trl").CombinedOutput()
-	if err != nil {
-		return "", fmt.Errorf("go build: %w\n%s", err, out)
-	}
-	return program, nil
-})
 
 // A deed is a command that must happen once.
 type deed struct {
@@ -57,7 +47,7 @@ var deeds = []deed{
 
 func TestCommandRunsOnceWhereverItsGatewayDies(t *testing.T) {
 	t.Parallel()
-	program, err := crashing()
+	program, err := rig.Crashing()
 	if err != nil {
 		t.Fatal(err)
 	}
