@@ -270,8 +270,10 @@ func TestOpensWithoutNATS(t *testing.T) {
 		"claim":    func() error { _, err := n1.ClaimName(t.Context(), "ann", "a", "s1"); return err },
 		"find":     func() error { _, _, err := n1.FindName(t.Context(), "ann", "a"); return err },
 		"presence": func() error { _, err := n1.Presence(t.Context(), "ann"); return err },
-		"rebuild":  func() error { return n1.Rebuild(t.Context(), Owned{Names: []OwnedName{{Principal: "ann", Name: "b", Session: "s2"}}}) },
-		"release":  func() error { return n1.ReleaseName(t.Context(), "ann", "c", "s3") },
+		"rebuild": func() error {
+			return n1.Rebuild(t.Context(), Owned{Names: []OwnedName{{Principal: "ann", Name: "b", Session: "s2"}}})
+		},
+		"release": func() error { return n1.ReleaseName(t.Context(), "ann", "c", "s3") },
 	} {
 		if err := f(); !errors.Is(err, ErrUnavailable) {
 			t.Errorf("%s: %v", what, err)
