@@ -378,7 +378,9 @@ func (d *Directory) releaseOf(ctx context.Context, k recordKey, session string, 
 // dropLater has the writer delete a key, if session has it.
 func (d *Directory) dropLater(k recordKey, session string) {
 	d.mu.Lock()
-	d.records.dropping[dropKey{k, session}] = d.records.dropping[dropKey{k, session}]
+	if _, dropping := d.records.dropping[dropKey{k, session}]; !dropping {
+		d.records.dropping[dropKey{k, session}] = false
+	}
 	d.mu.Unlock()
 	signal(d.wakeWrite)
 }
