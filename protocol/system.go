@@ -1,7 +1,9 @@
 package protocol
 
 import (
+	"cmp"
 	"maps"
+	"slices"
 	"time"
 )
 
@@ -10,13 +12,36 @@ type Drain struct {
 	Node string   `json:"node,omitzero"`
 	Wait *Seconds `json:"wait_s,omitzero"`
 	Undo bool     `json:"undo,omitzero"`
+	Move bool     `json:"move,omitzero"`
+}
+
+// Most returns how long the drain may take; below 0: as long as it takes.
+func (q *Drain) Most() time.Duration {
+	if q.Wait == nil {
+		return -1
+	}
+	return q.Wait.Duration()
 }
 
 // Drained is the answer of system.drain.
 type Drained struct {
-	Node           string `json:"node,omitzero"`
-	Draining       bool   `json:"draining"`
-	ActiveSessions int    `json:"active_sessions"`
+	Node           string      `json:"node,omitzero"`
+	Draining       bool        `json:"draining"`
+	ActiveSessions int         `json:"active_sessions"`
+	Moves          *DrainMoves `json:"moves,omitzero"` // absent: the drain moves no sessions
+}
+
+// DrainMoves says how far a drain is that moves sessions to other nodes.
+type DrainMoves struct {
+	Moved   int       `json:"moved"`
+	Unmoved []Unmoved `json:"unmoved"`
+}
+
+// Unmoved is a session that has not moved yet.
+type Unmoved struct {
+	SessionID string `json:"session_id"`
+	Reason    string `json:"reason"`
+	Message   string `json:"message,omitzero"`
 }
 
 // Pong is the answer of system.ping.
@@ -71,6 +96,7 @@ type Stats struct {
 	UptimeS          int64          `json:"uptime_s"`
 	MemoryRSSBytes   int64          `json:"memory_rss_bytes"`
 	Partial          []string       `json:"partial,omitzero"`
+	Moves            *DrainMoves    `json:"moves,omitzero"`
 }
 
 // Add adds the counts of another node.
@@ -84,6 +110,10 @@ func (s *Stats) Add(more *Stats) {
 	s.Terminals += more.Terminals
 	s.WarmShells += more.WarmShells
 	s.MemoryRSSBytes += more.MemoryRSSBytes
+	if m := more.Moves; m != nil {
+		sum := *cmp.Or(s.Moves, &DrainMoves{})
+		s.Moves = &DrainMoves{sum.Moved + m.Moved, slices.Concat(sum.Unmoved, m.Unmoved)}
+	}
 	if s.ByState = maps.Clone(s.ByState); s.ByState == nil {
 		s.ByState = map[string]int{}
 	}

@@ -9,12 +9,11 @@ import (
 	"trl/protocol"
 	"trl/web/audit"
 	"trl/web/auth"
-	"trl/web/rpc"
 )
 
 // auditLogin writes the entry of a browser that has logged in.
 func (s *Server) auditLogin(r *http.Request, who auth.Principal) {
-	rpc.AppendAudit(s.cfg.Audit, who.Subject, audit.Entry{Action: audit.ActionLogin, Outcome: "ok", Principal: who.Subject, Role: string(who.Role), Remote: r.RemoteAddr})
+	s.cfg.Audit.AppendBy(who.Subject, audit.Entry{Action: audit.ActionLogin, Outcome: "ok", Principal: who.Subject, Role: string(who.Role), Remote: r.RemoteAddr})
 }
 
 // auditDownload writes the entry of an admin who downloads another principal's recording. If the client is another node's, that node gets it, too.
@@ -31,7 +30,7 @@ func (s *Server) auditDownload(r *http.Request, who auth.Principal, rec protocol
 			head.Set(auditHeader, string(text))
 		}
 	}
-	rpc.AppendAudit(s.cfg.Audit, who.Subject, x)
+	s.cfg.Audit.AppendBy(who.Subject, x)
 }
 
 // auditRefusal writes the entry of a client that was not let in.

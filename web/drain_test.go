@@ -79,3 +79,11 @@ func TestDrainIsOverAfterItsTime(t *testing.T) {
 		t.Fatal("the drain goes on")
 	}
 }
+
+// A gateway without a cluster has nowhere to move its sessions: it says so, and does not drain.
+func TestDrainThatMovesNeedsACluster(t *testing.T) {
+	g := start(t)
+	if f := g.Dial().Try("system.drain", object{"move": true}); f.Code() != "NOT_SUPPORTED" || f.Error.Details["field"] != "move" || g.ready() != http.StatusOK {
+		t.Errorf("%+v", f.Error)
+	}
+}

@@ -21,7 +21,6 @@ import (
 	"trl/protocol"
 	"trl/web/audit"
 	"trl/web/auth"
-	"trl/web/rpc"
 	"trl/web/rpc/cluster"
 	"trl/web/transport"
 )
@@ -202,7 +201,7 @@ func (e *elsewhere) appendAudit(res *http.Response) {
 	}
 	n, _ := e.s.cfg.Cluster.Nodes.Find(e.epoch)
 	x.Node, x.Principal, x.Role, x.Remote = n.Node, e.g.Subject, string(e.g.Role), e.client.RemoteAddr
-	rpc.AppendAudit(e.s.cfg.Audit, e.g.Subject, x)
+	e.s.cfg.Audit.AppendBy(e.g.Subject, x)
 }
 
 // serve passes the client's request on, and the response back as it comes. A client that reads slowly makes the other node wait. When the client's

@@ -159,6 +159,7 @@ func New(cfg Config, p *pool.Pool, m *metrics.Metrics, g prometheus.Gatherer, lo
 		PingEvery: cfg.PingEvery, PeerSilence: cfg.PeerSilence, Version: cfg.Version, Trace: cfg.Trace, Audit: cfg.Audit, Drains: s.drainer,
 		Cluster: cfg.Cluster,
 	}, func() *rpc.LiveConfig { return &s.live.Load().clients }, p, s.auth, m, log)
+	s.mover = s.clients.Moves
 
 	s.mcp = mcp.NewHTTP(cfg.MaxFrame)
 	if cfg.Cluster.Nodes != nil {

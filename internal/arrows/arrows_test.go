@@ -134,7 +134,7 @@ var packages = map[string][]string{
 	"web/rpc/bounds":   {"web/auth", "web/transport"},
 	"web/rpc/cluster":  {"web/auth"},
 	"web/rpc/credit":   nil,
-	"web/rpc/move":     {"web/auth", "web/rpc/cluster", "web/transport"},
+	"web/rpc/move":     {"web/audit", "web/auth", "web/rpc/cluster", "web/transport"},
 	"web/transport":    nil,
 }
 

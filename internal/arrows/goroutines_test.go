@@ -107,7 +107,8 @@ var goroutines = map[string][]string{
 	"call.ask":              short,
 	"Mover.Resume":          {"mover"},
 	"Mover.take":            {"mover"},
-	"Mover.Move":            {"mover"},
+	"Mover.give":            {"mover"},
+	"Drain.MoveAll":         {"drain (of the server)"},
 }
 
 var short = []string{}

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"net"
 	"slices"
+	"strings"
 	"syscall"
 	"time"
 
@@ -36,8 +37,13 @@ for another reason, the command tries for 45 s to connect again, and then fails.
 With --node it drains another node of the cluster, through any gateway. New sessions go to the other nodes. The node has ended when the
 gateway knows it no longer.
 
+With --move it moves its idle sessions to other nodes of the cluster, and the others as soon as they become idle. Clients go on using them,
+where they are. What cannot go along (a running command, a process, a terminal, a job, a share link) keeps its session until it ends, or until the
+time is over. The command says what is left, and why. A session that no node takes stays, and is tried again. --undo ends the moves; sessions that
+have moved stay where they are.
+
 With --json it prints the gateway's answer, one line each time that it asks a gateway.`,
-		Example: "  trl drain --wait 10m\n  trl drain --node n2\n  trl drain --undo",
+		Example: "  trl drain --wait 10m\n  trl drain --node n2 --move\n  trl drain --undo",
 		Args:    cmdline.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			if q.Undo {
@@ -48,7 +54,8 @@ With --json it prints the gateway's answer, one line each time that it asks a ga
 				}
 				return cmdline.PrintLine(cmd.OutOrStdout(), now)
 			}
-			d := drain{node: q.Node, bound: -1, say: func(now protocol.Drained) {
+			var said string
+			d := drain{node: q.Node, bound: -1, move: q.Move, say: func(now protocol.Drained) {
 				if t.json {
 					_ = cmdline.PrintLine(cmd.OutOrStdout(), now) // if printing fails, the drain continues
 					return
@@ -58,6 +65,16 @@ With --json it prints the gateway's answer, one line each time that it asks a ga
 					who = "node " + now.Node + " is "
 				}
 				fmt.Fprintf(cmd.ErrOrStderr(), "trl: %sdraining, %d sessions live\n", who, now.ActiveSessions)
+			}, sayMoves: func(now protocol.Drained) {
+				text := movesText(now.Moves)
+				if text == said {
+					return
+				}
+				if said = text; t.json {
+					_ = cmdline.PrintLine(cmd.OutOrStdout(), now) // as above
+					return
+				}
+				fmt.Fprintf(cmd.ErrOrStderr(), "trl: %s\n", text)
 			}}
 			if cmd.Flags().Changed("wait") {
 				d.bound = max(0, wait)
@@ -68,9 +85,38 @@ With --json it prints the gateway's answer, one line each time that it asks a ga
 	t = connection(cmd)
 	cmd.Flags().DurationVar(&wait, "wait", 0, "at most so long (default: as long as it takes)")
 	cmd.Flags().StringVar(&q.Node, "node", "", "drain this `node` of the cluster (default: the one that the gateway is)")
+	cmd.Flags().BoolVar(&q.Move, "move", false, "move its sessions to other nodes of the cluster, each when it is idle")
 	cmd.Flags().BoolVar(&q.Undo, "undo", false, "take new sessions again")
 	return cmd
 }
+
+// movesText says how far the moves are: how many sessions are left for the same reason, and some of them.
+func movesText(m *protocol.DrainMoves) string {
+	var reasons []string
+	left := map[string][]string{}
+	for _, u := range m.Unmoved {
+		why := "because of its " + u.Reason
+		if u.Message != "" {
+			why = "because " + u.Message
+		}
+		if left[why] == nil {
+			reasons = append(reasons, why)
+		}
+		left[why] = append(left[why], u.SessionID)
+	}
+	text := fmt.Sprintf("%d sessions moved", m.Moved)
+	for _, why := range reasons {
+		ids, more := left[why], ""
+		if n := len(ids) - maxNamed; n > 0 {
+			ids, more = ids[:maxNamed], fmt.Sprintf(" and %d more", n)
+		}
+		text += fmt.Sprintf("; %s%s stays %s", strings.Join(ids, ", "), more, why)
+	}
+	return text
+}
+
+// maxNamed is how many sessions a line names that stay for the same reason.
+const maxNamed = 3
 
 // pollInterval is how often drain asks for the number of live sessions.
 const pollInterval = 500 * time.Millisecond
@@ -82,9 +128,11 @@ const redialTimeout = 45 * time.Second
 type drain struct {
 	node  string        // the node to drain; "": the one that the gateway is
 	bound time.Duration // how long the drain may take; below 0: as long as it takes
+	move  bool          // move the sessions
 	say   func(protocol.Drained)
 
-	epoch string // of the node, once the drain has begun: a node that starts again under its name is another one
+	sayMoves func(protocol.Drained) // how far the moves are
+	epoch    string                 // of the node, once the drain has begun: a node that starts again under its name is another one
 }
 
 // run asks the gateway to drain and waits until the node has ended. A gateway that replaces it, after a crash or an upgrade, does not know of
@@ -113,7 +161,7 @@ func (d *drain) run(ctx context.Context, t *target) error {
 			time.Sleep(pollInterval)
 			continue
 		}
-		q := protocol.Drain{Node: d.node}
+		q := protocol.Drain{Node: d.node, Move: d.move}
 		if d.bound >= 0 {
 			left := protocol.Seconds(max(0, d.bound-time.Since(start)).Seconds())
 			q.Wait = &left
@@ -175,15 +223,21 @@ func (d *drain) watch(ctx context.Context, c *client.Client, q protocol.Drain) e
 	look := time.NewTicker(pollInterval)
 	defer look.Stop()
 	for seen := false; ; <-look.C {
-		if d.node == "" {
+		if d.node == "" || d.move {
 			var stats protocol.Stats
-			if err := c.Call(ctx, "system.stats", protocol.SystemStats{Node: now.Node}, &stats); err != nil {
+			err := c.Call(ctx, "system.stats", protocol.SystemStats{Node: now.Node}, &stats)
+			if err == nil && stats.Moves != nil {
+				d.sayMoves(protocol.Drained{Node: now.Node, Draining: stats.Draining, ActiveSessions: stats.ActiveSessions, Moves: stats.Moves})
+			}
+			switch {
+			case d.node != "": // whether it has ended, and drains, the nodes say
+			case err != nil:
 				return err
-			}
-			if !stats.Draining {
+			case !stats.Draining:
 				return errDrainUndone
+			default:
+				continue
 			}
-			continue
 		}
 		named, err := d.find(ctx, c)
 		switch {

@@ -34,11 +34,11 @@ func (s *Settings) defineOperate(f *pflag.FlagSet) {
 	o.Audit.MaxBytes = 100 << 20
 
 	f.StringVar(&s.Web.AdminListen, "admin-listen", "", "serve profiles (/debug/pprof) and /metrics on a Unix socket with this `path`, or on a loopback address")
-	f.StringVar(&o.onTerm, "on-term", "stop", "what SIGTERM does: `stop|drain`; a second one stops")
+	f.StringVar(&o.onTerm, "on-term", "stop", "what SIGTERM does: `stop|drain|move`; a second one stops. move is a drain that moves sessions to other nodes of the cluster")
 	f.DurationVar(&o.drainTimeout, "drain-timeout", 10*time.Minute, "how long a drain by SIGTERM waits for sessions")
 
 	cmdline.MarkChoice(f, "audit-commands", "hash", "redact", "full")
-	cmdline.MarkChoice(f, "on-term", "stop", "drain")
+	cmdline.MarkChoice(f, "on-term", "stop", "drain", "move")
 }
 
 // checkOperate refuses mistakes that no later step would notice.
@@ -48,6 +48,9 @@ func (s *Settings) checkOperate(fault faultFunc) error {
 	if err := cmp.Or(atLeast(fault, "audit-keep", o.Audit.Keep, 0), atLeast(fault, "audit-max-age", o.Audit.MaxAge, 0),
 		atLeast(fault, "audit-sync", o.Audit.Sync, 0), atLeast(fault, "drain-timeout", o.drainTimeout, 0)); err != nil {
 		return err
+	}
+	if o.onTerm == "move" && len(s.Cluster.Servers) == 0 {
+		return fault("on-term", "move", "--cluster, too: a gateway alone has no other node")
 	}
 	if n := o.Audit.MaxBytes; n != 0 && n < 4<<10 { // smaller files would have a line each
 		return fault("audit-max-bytes", n, "0, or at least 4K")
@@ -69,8 +72,11 @@ func (s *Settings) checkOperate(fault faultFunc) error {
 
 // DrainTime is how long SIGTERM lets the sessions go on; 0 if SIGTERM stops the gateway.
 func (s *Settings) DrainTime() time.Duration {
-	if s.Operation.onTerm == "drain" {
-		return s.Operation.drainTimeout
+	if s.Operation.onTerm == "stop" {
+		return 0
 	}
-	return 0
+	return s.Operation.drainTimeout
 }
+
+// MovesOnTerm reports whether SIGTERM moves sessions to other nodes.
+func (s *Settings) MovesOnTerm() bool { return s.Operation.onTerm == "move" }

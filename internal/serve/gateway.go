@@ -305,7 +305,7 @@ func (g *gateway) wait() error {
 				g.reloader.reloadAlways()
 			case sig == syscall.SIGTERM && g.settings.DrainTime() > 0 && !g.server.DrainingForGood():
 				g.settings.Web.Audit.Append(audit.Entry{Action: audit.ActionDrain, Outcome: "ok"})
-				g.server.Drain(g.settings.DrainTime(), true)
+				g.server.Drain(g.settings.DrainTime(), true, g.settings.MovesOnTerm())
 			default:
 				g.log.Info().Msg("stopping: " + sig.String())
 				return nil

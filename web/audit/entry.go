@@ -21,7 +21,8 @@ type Entry struct {
 	Role      string `json:"role,omitzero"`
 	Remote    string `json:"remote,omitzero"` // address of the peer; "unix" on the Unix socket
 	Conn      string `json:"conn,omitzero"`   // id of the connection
-	Node      string `json:"node,omitzero"`   // the node of the cluster that carried the request out; it has an entry of its own
+
+	Nodes
 
 	Session  string `json:"session,omitzero"`
 	Exec     string `json:"exec,omitzero"`
@@ -43,6 +44,13 @@ type Entry struct {
 	Version    string  `json:"version,omitzero"` // the version of the gateway that starts
 
 	Gap
+}
+
+// Nodes are nodes of the cluster, by name.
+type Nodes struct {
+	Node string `json:"node,omitzero"` // carried the request out; it has an entry of its own
+	From string `json:"from,omitzero"` // a session has left it
+	To   string `json:"to,omitzero"`   // a session moves there
 }
 
 // Gap says what is missing before an entry.
@@ -72,6 +80,8 @@ const (
 	ActionProcessEnd = "process.end"
 	ActionTermEnd    = "term.end"
 	ActionSessionEnd = "session.end"
+	ActionMove       = "session.move"    // also the method: without a client it is of a drain
+	ActionArrive     = "session.arrived" // a session has come from another node
 )
 
 // hashOf returns the SHA-256 in hexadecimal digits.

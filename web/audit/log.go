@@ -10,6 +10,8 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/rs/zerolog"
+
+	"trl/protocol"
 )
 
 // Config configures a Log. A bound that is zero is no bound, except maxWaiting.
@@ -159,6 +161,18 @@ func (b *bucket) fill(now time.Time) {
 	if more := int(now.Sub(b.filled) / b.every); more > 0 {
 		b.tokens, b.filled = min(freeLines, b.tokens+more), now
 	}
+}
+
+// viewer is the role that may change nothing, auth.Viewer.
+const viewer = "viewer"
+
+// AppendBy adds an entry of who. Entries that take no right but a credential are bounded, so that nobody can use them to push out the entries of others.
+func (l *Log) AppendBy(who string, e Entry) {
+	if e.Role == viewer || e.Outcome == string(protocol.Forbidden) {
+		l.AppendBounded(who, e)
+		return
+	}
+	l.Append(e)
 }
 
 // AppendStranger adds an entry of a client that has not authenticated, unless there were too many.

@@ -6,7 +6,6 @@ import (
 
 	"trl/protocol"
 	"trl/web/audit"
-	"trl/web/auth"
 	"trl/web/transport"
 )
 
@@ -75,17 +74,7 @@ func (c *conn) appendAudit(e audit.Entry) {
 	if guest := c.grant.GuestID(); guest != "" { // the bound counts for the guest, not for its host
 		who = guest
 	}
-	AppendAudit(c.srv.config.Audit, who, e)
-}
-
-// AppendAudit adds an entry of who. Entries that take no right but a credential are bounded, so that nobody can use them to push out the entries of
-// others.
-func AppendAudit(log *audit.Log, who string, e audit.Entry) {
-	if e.Role == string(auth.Viewer) || e.Outcome == string(protocol.Forbidden) {
-		log.AppendBounded(who, e)
-		return
-	}
-	log.Append(e)
+	c.srv.config.Audit.AppendBy(who, e)
 }
 
 // auditConnect writes the entry of a client that has authenticated, and gives the connection an id. A connection that serves one request, or some of

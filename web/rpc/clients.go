@@ -45,7 +45,7 @@ type LiveConfig struct {
 
 // drains starts and stops a drain of the gateway.
 type drains interface {
-	Drain(most time.Duration, forGood bool)
+	Drain(most time.Duration, forGood, move bool)
 	Undrain() error
 	Draining() bool
 }
@@ -87,7 +87,7 @@ func New(c Config, live func() *LiveConfig, p *pool.Pool, checker *auth.Checker,
 	}
 	cs.ctx, cs.cancel = context.WithCancel(context.Background())
 	cs.places = bounds.Conns{Max: c.MaxConns, OfPrincipal: c.MaxConnsOfPrincipal, OfShare: c.MaxGuests, Refused: m.ClientsRefused}
-	cs.Moves = move.New(p, c.Cluster.Nodes, m, log)
+	cs.Moves = move.New(p, c.Cluster.Nodes, c.Audit, m, log)
 	if p != nil {
 		p.ExemptFromReserve(cs.isAdmin)
 	}

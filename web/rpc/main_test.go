@@ -147,6 +147,6 @@ func startNode(t testing.TB, tune func(*pool.Config), change ...func(*config)) *
 // neverDrains is the drain of a server that has none.
 type neverDrains struct{}
 
-func (neverDrains) Drain(time.Duration, bool) {}
-func (neverDrains) Undrain() error            { return nil }
-func (neverDrains) Draining() bool            { return false }
+func (neverDrains) Drain(time.Duration, bool, bool) {}
+func (neverDrains) Undrain() error                  { return nil }
+func (neverDrains) Draining() bool                  { return false }

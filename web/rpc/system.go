@@ -29,6 +29,9 @@ func systemPing(k *call, _ *protocol.None) (any, bool, error) {
 func systemStats(k *call, q *protocol.SystemStats) (any, bool, error) {
 	stats := k.c.srv.pool.Stats()
 	stats.Draining = k.c.srv.config.Drains.Draining()
+	if k.c.principal.Role == auth.Admin {
+		stats.Moves = k.c.srv.Moves.Progress()
+	}
 	if q.Node != "" {
 		n, fault := k.c.srv.findNode(q.Node)
 		switch {
@@ -99,16 +102,16 @@ func systemDrain(k *call, q *protocol.Drain) (any, bool, error) {
 		_, fault := k.c.srv.findNode(q.Node)
 		return nil, false, cmp.Or(fault, protocol.InvalidParam("node", "this is another node")) // a link leads to one node alone
 	}
-	drains, p := k.c.srv.config.Drains, k.c.srv.pool
+	drains, srv := k.c.srv.config.Drains, k.c.srv
 	switch {
 	case q.Undo:
 		if err := drains.Undrain(); err != nil {
 			return nil, false, err
 		}
-	case q.Wait == nil:
-		drains.Drain(-1, false)
+	case q.Move && srv.config.Cluster.Nodes == nil:
+		return nil, false, protocol.Errorf(protocol.NotSupported, "there is no other node: this gateway is not part of a cluster").With("field", "move")
 	default:
-		drains.Drain(q.Wait.Duration(), false)
+		drains.Drain(q.Most(), false, q.Move)
 	}
-	return &protocol.Drained{Node: k.c.srv.nodeName(), Draining: drains.Draining(), ActiveSessions: p.LiveCount()}, false, nil
+	return &protocol.Drained{Node: srv.nodeName(), Draining: drains.Draining(), ActiveSessions: srv.pool.LiveCount(), Moves: srv.Moves.Progress()}, false, nil
 }

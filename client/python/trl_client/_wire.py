@@ -143,12 +143,19 @@ class Drain(TypedDict):
     node: NotRequired[str]
     wait_s: NotRequired[float]
     undo: NotRequired[bool]
+    move: NotRequired[bool]
+
+
+class DrainMoves(TypedDict):
+    moved: int
+    unmoved: list[Unmoved]
 
 
 class Drained(TypedDict):
     node: NotRequired[str]
     draining: bool
     active_sessions: int
+    moves: NotRequired[DrainMoves]
 
 
 class Error(TypedDict):
@@ -726,6 +733,7 @@ class Stats(TypedDict):
     uptime_s: int
     memory_rss_bytes: int
     partial: NotRequired[list[str]]
+    moves: NotRequired[DrainMoves]
 
 
 class StreamAck(TypedDict):
@@ -917,6 +925,12 @@ class TermViewers(TypedDict):
 
 class Terminals(TypedDict):
     terminals: list[TermInfo]
+
+
+class Unmoved(TypedDict):
+    session_id: str
+    reason: Literal["client", "idle", "expired", "shell_exited", "shell_failed", "disconnect", "shutdown", "limit"]
+    message: NotRequired[str]
 
 
 class Until(TypedDict):

@@ -87,6 +87,15 @@ export interface Drain {
   wait_s?: number;
   /** undo a drain (false) */
   undo?: boolean;
+  /** the node moves its idle sessions to other nodes of the cluster, and others when they become idle; a later drain without it changes nothing of that, and an undo ends it (false) */
+  move?: boolean;
+}
+
+export interface DrainMoves {
+  /** how many sessions it has moved */
+  moved: number;
+  /** sessions that it could not move yet, 100 of each node at most; never null */
+  unmoved: Unmoved[];
 }
 
 export interface Drained {
@@ -96,6 +105,8 @@ export interface Drained {
   draining: boolean;
   /** sessions that have not ended */
   active_sessions: number;
+  /** how far a drain is that moves sessions; for admins; absent if none does */
+  moves?: DrainMoves;
 }
 
 export interface Error {
@@ -1058,6 +1069,8 @@ export interface Stats {
   memory_rss_bytes: number;
   /** the names of nodes that did not answer in time, whose part is missing; absent if none is */
   partial?: string[];
+  /** how far a drain is that moves sessions; for admins; absent if none does */
+  moves?: DrainMoves;
 }
 
 export interface StreamAck {
@@ -1368,6 +1381,15 @@ export interface TermViewers {
 export interface Terminals {
   /** never null */
   terminals: TermInfo[];
+}
+
+export interface Unmoved {
+  /** the session's id; opaque */
+  session_id: string;
+  /** what the session has that cannot go along, as `details.reason` of session.move, or the code of the error of the last attempt */
+  reason: "client" | "idle" | "expired" | "shell_exited" | "shell_failed" | "disconnect" | "shutdown" | "limit";
+  /** the error of the last attempt; it is repeated */
+  message?: string;
 }
 
 export interface Until {

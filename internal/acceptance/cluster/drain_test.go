@@ -7,6 +7,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"strings"
+	"syscall"
 	"testing"
 
 	"trl/internal/rig"
@@ -123,4 +124,130 @@ func TestDrainOfAnotherNode(t *testing.T) {
 			t.Errorf("node %s wrote %d entries:\n%s", node, drains, text)
 		}
 	}
+}
+
+// A drain with --move empties a node: idle sessions go to the other nodes with their state, and the others as soon as they are idle. Clients go on.
+func TestDrainThatMoves(t *testing.T) {
+	t.Parallel()
+	n := newNodes(t, 1)
+	logs := filepath.Join(t.TempDir(), "audit")
+	gate := n.start("gate", "--no-sessions")
+	full, from := n.start("full", "--max-sessions", "1"), n.start("from", "--audit-log", logs)
+	sees(t, gate, "from", "full")
+	sees(t, from, "from", "full")
+	sees(t, full, "from", "full")
+	c := gate.Dial(t)
+	c.Call("session.create", object{"name": "blocks", "node": "full"})
+	made := func(name string) (id string) {
+		t.Helper()
+		id = c.Call("session.create", object{"name": name, "node": "from"}).Str("session_id")
+		c.Run(id, "cd /usr; V="+name)
+		return id
+	}
+	idle, viewed, busy := made("idle"), made("viewed"), made("busy")
+	term := c.Call("term.open", object{"session_id": viewed, "cols": 80, "rows": 24}).Str("term_id")
+	started := filepath.Join(t.TempDir(), "go")
+	running := gate.Dial(t)
+	request := running.Begin("exec.run", object{"session_id": busy, "command": "while [ ! -e " + started + " ]; do sleep 0.1; done; echo waited"})
+	testkit.Eventually(t, "the command runs", func() bool { return c.Call("session.info", object{"session_id": busy}).Str("state") == "RUNNING" })
+	where := func(id string) string { return c.Call("session.locate", object{"session_id": id}).Str("node") }
+	goesOn := func(id, name string) {
+		t.Helper()
+		rig.Expect(t, c.Run(id, "pwd; echo $V"), 0, "/usr\n"+name+"\n", "")
+	}
+
+	first, firstEnds := trl(t, gate, "drain", "--node", "from", "--move")
+	for _, why := range []string{"no node has room", viewed + " stays because of its terminals", busy + " stays because of its commands"} {
+		testkit.Eventually(t, "it says "+why, func() bool { return strings.Contains(first.String(), why) })
+	}
+	if where(idle) != "from" {
+		t.Fatal("the session has moved to a node that is full")
+	}
+	to := n.start("to")
+	testkit.Eventually(t, "the idle session has moved", func() bool { return where(idle) == "to" })
+	goesOn(idle, "idle")
+	testkit.Eventually(t, "it says so", func() bool { return strings.Contains(first.String(), "1 sessions moved") })
+	if where(viewed) != "from" || where(busy) != "from" {
+		t.Error("a session that cannot be moved has moved")
+	}
+
+	if _, ends := trl(t, gate, "drain", "--node", "from", "--undo"); ends() != 0 || firstEnds() != 1 {
+		t.Error("the drain was not undone")
+	}
+	c.Call("term.close", object{"term_id": term})
+	stays := c.Call("session.create", object{"name": "stays", "node": "to"}).Str("session_id")
+	testkit.Eventually(t, "the node takes sessions again", func() bool {
+		return c.Try("session.move", object{"session_id": stays, "node": "from"}).OK
+	})
+	if s := c.Call("system.stats", object{"node": "from"}); s.Has("moves") || where(viewed) != "from" {
+		t.Errorf("after the undo: %v", s)
+	}
+
+	second, secondEnds := trl(t, gate, "drain", "--node", "from", "--move", "--json")
+	for _, id := range []string{viewed, stays} {
+		testkit.Eventually(t, "the others have moved", func() bool { return where(id) == "to" })
+	}
+	goesOn(viewed, "viewed")
+	if where(busy) != "from" {
+		t.Error("the command's session has moved")
+	}
+	if err := os.WriteFile(started, nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if f := running.Answer(request); f.Data.Stdout() != "waited\n" {
+		t.Errorf("%+v", f)
+	}
+	if code := secondEnds(); code != 0 || !strings.Contains(second.String(), `"moved":`) {
+		t.Errorf("ended with %d: %s", code, second)
+	}
+	<-from.Exited
+	c.Close() // its link to the node has ended
+	c = gate.Redial(t)
+	testkit.Eventually(t, "the last session has moved", func() bool { // clients try again, too, while the gate cannot reach the node
+		return c.Try("session.locate", object{"session_id": busy}).Data.Str("node") == "to"
+	})
+	goesOn(busy, "busy")
+	if all := to.Dial(t).Call("session.list", nil).Objs("sessions"); len(all) != 5 {
+		t.Errorf("%d sessions are left", len(all))
+	}
+	text, err := os.ReadFile(logs)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if n := strings.Count(string(text), `"reason":"drain"`); n != 4 || !strings.Contains(string(text), `"from":"from","to":"to"`) {
+		t.Errorf("%d entries of moves, want 4:\n%s", n, text)
+	}
+}
+
+// SIGTERM with --on-term move moves what it can, waits for the rest no longer than the grace, and ends.
+func TestTermThatMoves(t *testing.T) {
+	t.Parallel()
+	n := newNodes(t, 1)
+	gate := n.start("gate", "--no-sessions")
+	from := n.start("from", "--on-term", "move", "--drain-timeout", "5s")
+	n.start("to")
+	sees(t, gate, "from", "to")
+	sees(t, from, "from", "to")
+	c := gate.Dial(t)
+	idle := c.Call("session.create", object{"node": "from"}).Str("session_id")
+	c.Run(idle, "V=1")
+	pinned := c.Call("session.create", object{"node": "from"}).Str("session_id")
+	c.Call("process.start", object{"session_id": pinned, "command": "sleep 1000"})
+	if err := syscall.Kill(from.Pid, syscall.SIGTERM); err != nil {
+		t.Fatal(err)
+	}
+	<-from.Exited
+	c = gate.Redial(t)
+	var f *rig.Frame
+	testkit.Eventually(t, "the gate knows that the node is gone", func() bool { // clients try again, too
+		f = c.Try("exec.run", object{"session_id": idle, "command": "echo $V"})
+		return f.Code() != "NODE_UNREACHABLE"
+	})
+	if f.Data.Stdout() != "1\n" {
+		t.Errorf("%+v", f)
+	}
+	testkit.Eventually(t, "the other session is lost", func() bool {
+		f := c.Try("session.info", object{"session_id": pinned})
+		return f.Code() == "SESSION_LOST" || f.Code() == "SESSION_NOT_FOUND"
+	})
 }

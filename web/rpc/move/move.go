@@ -7,6 +7,7 @@ import (
 	"context"
 	"errors"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/go-json-experiment/json"
@@ -19,6 +20,7 @@ import (
 	"trl/pool/clock"
 	"trl/pool/moved"
 	"trl/protocol"
+	"trl/web/audit"
 	"trl/web/auth"
 	"trl/web/rpc/cluster"
 	"trl/web/transport"
@@ -52,18 +54,20 @@ const (
 type Mover struct {
 	pool  *pool.Pool
 	nodes cluster.Nodes
+	audit *audit.Log // nil: there is none
 	m     *metrics.Metrics
 	log   zerolog.Logger
 
 	ctx    context.Context
 	cancel context.CancelFunc
 	tasks  sync.WaitGroup
-	taking chan struct{} // has one element for each session that is being taken
+	taking chan struct{}         // has one element for each session that is being taken
+	drain  atomic.Pointer[Drain] // nil: no drain moves sessions
 }
 
 // New returns a Mover. nodes is nil if there is one node.
-func New(p *pool.Pool, nodes cluster.Nodes, m *metrics.Metrics, log zerolog.Logger) *Mover {
-	mv := &Mover{pool: p, nodes: nodes, m: m, log: log, taking: make(chan struct{}, atOnce)}
+func New(p *pool.Pool, nodes cluster.Nodes, a *audit.Log, m *metrics.Metrics, log zerolog.Logger) *Mover {
+	mv := &Mover{pool: p, nodes: nodes, audit: a, m: m, log: log, taking: make(chan struct{}, atOnce)}
 	mv.ctx, mv.cancel = context.WithCancel(context.Background())
 	return mv
 }
@@ -112,21 +116,29 @@ func (mv *Mover) Move(ctx context.Context, s *pool.Session, node string) (*proto
 		mv.count(metrics.MoveRefused)
 		return nil, err
 	}
-	defer m.Stop()
-	err = mv.ask(ctx, epochs[0], take, &params{Session: s.ID(), Move: m.ID, From: self.Epoch}, nil)
-	lost, ok := m.Stop()
-	if !ok {
-		mv.count(metrics.MoveFailed)
-		e := protocol.AsError(err)
-		if err == nil || e.Code == protocol.UnknownMethod {
-			e = protocol.Errorf(protocol.NotSupported, "node %s takes no sessions of other nodes", node)
-		}
-		return nil, e
+	answer.StateLost, err = mv.give(ctx, m, node)
+	if err != nil {
+		return nil, err
 	}
-	mv.tasks.Go(func() { mv.awaitTold(m) })
-	mv.count(metrics.MoveOK)
-	answer.StateLost = lost
 	return answer, nil
+}
+
+// give gives a session to the node with this name, or ends its move.
+func (mv *Mover) give(ctx context.Context, m *pool.Move, node string) (lost []string, err error) {
+	defer m.Stop()
+	err = mv.ask(ctx, m.Peer, take, &params{Session: m.Session().ID(), Move: m.ID, From: mv.nodes.Self().Epoch}, nil)
+	lost, ok := m.Stop()
+	if ok {
+		mv.tasks.Go(func() { mv.awaitTold(m) })
+		mv.count(metrics.MoveOK)
+		return lost, nil
+	}
+	mv.count(metrics.MoveFailed)
+	e := protocol.AsError(err)
+	if err == nil || e.Code == protocol.UnknownMethod {
+		e = protocol.Errorf(protocol.NotSupported, "node %s takes no sessions of other nodes", node)
+	}
+	return nil, e
 }
 
 func (mv *Mover) count(result string) { mv.m.SessionMoves.WithLabelValues(result).Inc() }
