@@ -209,7 +209,7 @@ func (m *Move) leave() {
 	s.endMovedLocked()
 }
 
-// PeerGone says that the node to which the session has moved is gone, and the session with it. Its name is free.
+// PeerGone says that the session is lost with the node to which it has moved, or that this node has not got it. Its name is free.
 func (m *Move) PeerGone() {
 	if !m.Arriving && !m.IsTold() {
 		m.Told()

@@ -280,3 +280,35 @@ func TestIDsWithoutDirectory(t *testing.T) {
 		t.Error(node)
 	}
 }
+
+// TestNameOfALostMove: a session has left its node, and the other one has not got it, or is gone. Its name is free then.
+func TestNameOfALostMove(t *testing.T) {
+	t.Parallel()
+	for _, gone := range []bool{false, true} {
+		cl := newCluster(t, []string{"gate", "one", "two"})
+		one := cl.node("one")
+		c := one.Dial()
+		id := c.Call("session.create", object{"name": "build"}).Str("session_id")
+		owner, _ := one.Pool.Owner(id)
+		s, err := one.Pool.Find(owner, id, "")
+		if err != nil {
+			t.Fatal(err)
+		}
+		m, err := s.BeginMove(t.Context(), cl.node("two").Pool.Epoch())
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := m.Commit(nil); err != nil {
+			t.Fatal(err)
+		}
+		if !one.Pool.HasOpen(owner, "build") {
+			t.Error("the name is free at once")
+		}
+		cl.mu.Lock()
+		cl.nodes[2].hidden = gone
+		cl.mu.Unlock()
+		one.clients.Moves.Resume()
+		testkit.Eventually(t, "the name is free", func() bool { return !one.Pool.HasOpen(owner, "build") })
+		c.Call("session.create", object{"name": "build"})
+	}
+}

@@ -32,6 +32,7 @@ const (
 	export = "node.export" // new to old: what is it?
 	commit = "node.commit" // new to old: I have it, give it up
 	told   = "node.told"   // new to old: the directory knows where it is
+	has    = "node.has"    // old to new, which has not told: have you got it?
 )
 
 // params are the params of these requests.
@@ -43,10 +44,16 @@ type params struct {
 	Lost    []string     `json:"lost,omitzero"`   // of commit
 }
 
+// hasAnswer answers has.
+type hasAnswer struct {
+	Has bool `json:"has"` // also if it has ended
+}
+
 const (
 	timeout  = 30 * time.Second // how long a move takes at most
 	requests = 20 * time.Second
 	retry    = time.Second // between attempts to finish a move
+	askEvery = 3           // how often awaitTold looks before it asks
 	atOnce   = 4           // sessions that this node takes at the same time, each with up to moved.MaxOutput
 )
 
@@ -183,8 +190,13 @@ func (mv *Mover) handle(ctx context.Context, method string, text jsontext.Value)
 	if err := json.Unmarshal(text, &q); err != nil {
 		return nil, protocol.Errorf(protocol.InvalidParams, "params of a node").WithCause(err)
 	}
-	if method == take {
+	switch method {
+	case take:
 		return struct{}{}, mv.take(ctx, &q)
+	case has:
+		mv.pool.Recovered()
+		who, _ := mv.pool.Owner(q.Session)
+		return hasAnswer{who != ""}, nil
 	}
 	m, err := mv.pool.FindMove(q.Session, q.Move)
 	switch {
@@ -230,16 +242,24 @@ func (mv *Mover) take(ctx context.Context, q *params) error {
 	return err
 }
 
-// awaitTold returns when the node to which a session has moved has said that the directory knows it, or when that node is gone.
+// awaitTold returns when the node to which a session has moved has said that the directory knows it, or when that node is gone, or has not got the session:
+// it took this node for gone before it knew that the session was its own.
 func (mv *Mover) awaitTold(m *pool.Move) {
-	for !m.IsTold() {
+	for n := 1; !m.IsTold(); n++ {
 		select {
 		case <-time.After(retry):
 		case <-mv.ctx.Done():
 			return
 		}
-		if _, standing := mv.nodes.Find(m.Peer); standing == cluster.Gone {
+		switch _, standing := mv.nodes.Find(m.Peer); {
+		case standing == cluster.Gone:
 			m.PeerGone()
+		case standing == cluster.Known && n%askEvery == 0:
+			answer := hasAnswer{Has: true}
+			if mv.ask(mv.ctx, m.Peer, has, &params{Session: m.Session().ID(), Move: m.ID}, &answer) == nil && !answer.Has {
+				mv.log.Warn().Str("session", m.Session().ID()).Msg("the node to which the session has moved has not got it")
+				m.PeerGone()
+			}
 		}
 	}
 }
