@@ -2,6 +2,7 @@ package cluster
 
 import (
 	"fmt"
+	"maps"
 	"os"
 	"path/filepath"
 	"slices"
@@ -72,6 +73,10 @@ func (h *history) created(id, epoch, principal, name string) {
 		return
 	}
 	h.sessions[id] = &pastSession{id: id, principal: principal, name: name, epochs: map[string]bool{epoch: true}, from: now}
+	if h.ended[epoch] { // its node was killed before the client, who may have waited for a second answer, noted it
+		h.sessions[id].until = now
+		h.counts["created on a node that was killed"]++
+	}
 	h.counts["created"]++
 }
 
@@ -188,7 +193,8 @@ func (h *history) over(id string, err error) {
 		return
 	}
 	if s.until.IsZero() {
-		h.wrong = append(h.wrong, fmt.Sprintf("%s of %s is said to be over, and nobody ended it: %v", id, s.principal, err))
+		h.wrong = append(h.wrong, fmt.Sprintf("%s of %s, made at %s, may be on %v, of which %v were killed: it is said to be over, and nobody ended it: %v",
+			id, s.principal, s.from.Format(clock), slices.Sorted(maps.Keys(s.epochs)), slices.Sorted(maps.Keys(h.ended)), err))
 		s.until = now
 	}
 	if s.told.IsZero() {
