@@ -61,6 +61,7 @@ func echo() {
 	fmt.Println("http://" + l.Addr().String())
 	mux := http.NewServeMux()
 	mux.HandleFunc("/pty", echoPTY)
+	mux.HandleFunc("/prompt", echoPrompt)
 	mux.HandleFunc("/shell", echoShell)
 	mux.HandleFunc("/once", echoOnce)
 	mux.HandleFunc("POST /post", func(w http.ResponseWriter, r *http.Request) {

@@ -27,11 +27,95 @@ func terminals(floor, gw string) {
 		k.c.CloseNow()
 	}
 	bare.CloseNow()
+	prompts(floor, gw)
 	n := *stream << 20
 	k := newKeys(gw, "trl.v1+bin")
 	defer k.c.CloseNow()
 	f, o := turns(3, func() { readPTY(n) }, func() { k.flood(n) })
 	emit(rates(fmt.Sprintf("terminal, %d MiB of text", *stream), n, f, o))
+}
+
+// prompts measures the time from dialling to the prompt of an interactive bash: in a new session, and in one that exists.
+func prompts(floor, gw string) {
+	n := max(20, *rounds/10)
+	bare := func() {
+		c := dial(floor + "/prompt")
+		awaitPrompt(c)
+		c.CloseNow()
+	}
+	own := func(session string) func() {
+		return func() {
+			c := dial(gw+"/v1/ws", "trl.v1+bin")
+			in := session
+			if in == "" {
+				in = newSession(c)
+			}
+			check(c.Write(ctx, websocket.MessageText, request(2, "term.open", map[string]any{"session_id": in, "cols": 80, "rows": 24})))
+			awaitPrompt(c)
+			c.CloseNow()
+		}
+	}
+	c := dial(gw + "/v1/ws")
+	defer c.CloseNow()
+	tidy := func() { endSessions(c) }
+	f, o := turns(n, bare, own(""), tidy)
+	row("connect to prompt, new session", f, o)
+	in := newSession(c)
+	f, o = turns(n, bare, own(in), func() { endTerminals(c, in) })
+	row("connect to prompt, existing session", f, o)
+	endSessions(c)
+}
+
+// promptLabel marks the sessions that prompts makes.
+const promptLabel = "bench-prompt"
+
+func newSession(c *websocket.Conn) string {
+	var made protocol.Session
+	ask(c, "session.create", map[string]any{"shell": "/bin/bash", "labels": map[string]string{promptLabel: "yes"}}, &made)
+	return made.SessionID
+}
+
+func endSessions(c *websocket.Conn) {
+	var all protocol.Sessions
+	ask(c, "session.list", map[string]any{"label": promptLabel}, &all)
+	for _, s := range all.Sessions {
+		ask(c, "session.destroy", map[string]any{"session_id": s.SessionID, "force": true}, nil)
+	}
+}
+
+func endTerminals(c *websocket.Conn, session string) {
+	var all protocol.Terminals
+	ask(c, "term.list", map[string]any{"session_id": session}, &all)
+	for _, t := range all.Terminals {
+		if t.State == "running" {
+			ask(c, "term.close", map[string]any{"term_id": t.TermID, "kill_grace_s": 0}, nil)
+		}
+	}
+}
+
+// awaitPrompt reads until bash asks for a line: it then sets bracketed paste, or prints its prompt's last characters.
+func awaitPrompt(c *websocket.Conn) {
+	for seen := []byte(nil); !bytes.Contains(seen, []byte("\x1b[?2004h")); {
+		kind, b, err := c.Read(ctx)
+		check(err)
+		if kind == websocket.MessageBinary {
+			seen = append(seen, b...)
+		}
+	}
+}
+
+// echoPrompt is the floor for a terminal's start: an interactive bash on a bare PTY behind a WebSocket.
+func echoPrompt(w http.ResponseWriter, r *http.Request) {
+	c, err := websocket.Accept(w, r, nil)
+	if err != nil {
+		return
+	}
+	master, cmd := ptyOf(append(os.Environ(), "TERM=xterm-256color"), "/bin/bash", "-i")
+	done := relay(c, master, master)
+	_ = cmd.Process.Kill()
+	<-done
+	_ = cmd.Wait()
+	master.Close()
 }
 
 // keys is a client of a trl terminal in which cat runs.
@@ -100,6 +184,10 @@ func (k *keys) flood(n int) {
 
 // pty starts a command on a new PTY and returns the master.
 func pty(command string) (*os.File, *exec.Cmd) {
+	return ptyOf(nil, "/bin/bash", "-c", command)
+}
+
+func ptyOf(env []string, argv ...string) (*os.File, *exec.Cmd) {
 	fd := must(unix.Open("/dev/ptmx", unix.O_RDWR|unix.O_NOCTTY|unix.O_CLOEXEC|unix.O_NONBLOCK, 0))
 	check(unix.IoctlSetPointerInt(fd, unix.TIOCSPTLCK, 0))
 	slave, _, errno := unix.Syscall(unix.SYS_IOCTL, uintptr(fd), unix.TIOCGPTPEER, unix.O_RDWR|unix.O_NOCTTY|unix.O_CLOEXEC)
@@ -108,7 +196,8 @@ func pty(command string) (*os.File, *exec.Cmd) {
 	}
 	tty := os.NewFile(slave, "tty")
 	defer tty.Close()
-	cmd := exec.Command("/bin/bash", "-c", command)
+	cmd := exec.Command(argv[0], argv[1:]...)
+	cmd.Env = env
 	cmd.Stdin, cmd.Stdout, cmd.Stderr = tty, tty, tty
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true, Setctty: true}
 	check(cmd.Start())

@@ -132,34 +132,46 @@ func (t *Terminal) spawn(s *Shell, sp *shellProc, cfg ShellConfig, spec Terminal
 	if gone && t.files.Group.Enterable(dir) != nil { // the prompt shows the user the directory
 		dir = "/"
 	}
-	back := ""
-	if spec.Dir == "" && s.changesDir(sp, script, gone, free, lost) {
-		back = dialect.CdBack(sp.dialect, dir)
-	}
-	rest, interactive, err := t.script(sp, cfg, spec, named, back)
+	argv, env, err := t.direct(sp, cfg, spec, named, script, gone, lost)
 	if err != nil {
 		return nil, err
 	}
-	if !interactive && !sp.dialect.ListsFunctions && s.mayHaveFunctions.Load() {
-		lost = Union(lost, []string{"functions"})
+	path := cfg.Path
+	if argv != nil {
+		path = argv[0]
+	} else if argv, lost, err = t.byScript(s, sp, cfg, spec, named, script, dir, gone, free, lost); err != nil {
+		return nil, err
 	}
 	t.saved.Lost = lost
-	argv, err := dialect.ScriptArgs(cfg.Path, script+rest)
-	if err != nil {
-		return nil, err
-	}
 	dup, err := unix.FcntlInt(uintptr(t.pty.Slave()), unix.F_DUPFD_CLOEXEC, 3)
 	if err != nil {
 		return nil, err
 	}
 	tty := os.NewFile(uintptr(dup), "tty")
 	defer tty.Close()
-	child, err := t.scope.Spawn(own.Spec{Path: cfg.Path, Argv: argv, Env: cfg.Env, Dir: dir, Files: []*os.File{tty, tty, tty}, TTY: true})
+	child, err := t.scope.Spawn(own.Spec{Path: path, Argv: argv, Env: env, Dir: dir, Files: []*os.File{tty, tty, tty}, TTY: true})
 	if err != nil {
 		return nil, err
 	}
 	t.pid = child.Pid()
 	return child, nil
+}
+
+// byScript returns the arguments of a shell that reads the session's state, and then becomes an interactive shell or runs the command.
+func (t *Terminal) byScript(s *Shell, sp *shellProc, cfg ShellConfig, spec TerminalSpec, named namedShell, script, dir string, gone, free bool, lost []string) (argv, nowLost []string, err error) {
+	back := ""
+	if spec.Dir == "" && s.changesDir(sp, script, gone, free, lost) {
+		back = dialect.CdBack(sp.dialect, dir)
+	}
+	rest, interactive, err := t.script(sp, cfg, spec, named, back)
+	if err != nil {
+		return nil, nil, err
+	}
+	if !interactive && !sp.dialect.ListsFunctions && s.mayHaveFunctions.Load() {
+		lost = Union(lost, []string{"functions"})
+	}
+	argv, err = dialect.ScriptArgs(cfg.Path, script+rest)
+	return argv, lost, err
 }
 
 // addTerminal starts the terminal's goroutines and adds it to the session.

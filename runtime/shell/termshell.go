@@ -6,6 +6,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 
@@ -55,6 +56,30 @@ func (t *Terminal) script(sp *shellProc, cfg ShellConfig, spec TerminalSpec, nam
 	}
 	b.WriteString(gateLine(sp.dialect, &t.files) + sp.dialect.RunLine(t.files.Group.Dir()+"/"+strconv.Itoa(text)) + "\n")
 	return b.String(), false, nil
+}
+
+// direct returns the arguments and the variables of an interactive shell that starts by itself, because the session's shell still has the state with
+// which it started. This saves the start of the shell that would read the state. argv is nil if such a shell is needed; env is then that shell's.
+func (t *Terminal) direct(sp *shellProc, cfg ShellConfig, spec TerminalSpec, named namedShell, state string, gone bool, lost []string) (argv, env []string, err error) {
+	zsh := named.name == "zsh" || spec.Text == "" && sp.dialect.Name == "zsh" // its first lines are for a shell
+	readsFile := slices.ContainsFunc(cfg.Env, func(kv string) bool { return strings.HasPrefix(kv, "BASH_ENV=") })
+	if state != "" || gone || len(lost) > 0 || spec.Dir != "" || zsh || readsFile || spec.Text != "" && !filepath.IsAbs(named.path) {
+		return nil, cfg.Env, nil
+	}
+	if _, argv, err = t.interactive(sp.dialect, cfg, spec, named); argv == nil {
+		return nil, cfg.Env, err
+	}
+	return argv, mergeEnv(terminalEnv(cfg.Env), spec.Env), nil
+}
+
+// terminalEnv returns the variables of a terminal whose shell has those of env: what script does with them.
+func terminalEnv(env []string) []string {
+	out := slices.DeleteFunc(slices.Clone(env), func(kv string) bool {
+		name, value, _ := strings.Cut(kv, "=")
+		unset, only := terminalOnly[name]
+		return only && value == unset || slices.Contains([]string{"COLUMNS", "LINES", "TERM", "COLORTERM"}, name)
+	})
+	return append(out, "TERM=xterm-256color", "COLORTERM=truecolor")
 }
 
 // interactive returns the words that start an interactive shell, and lines that k runs before. The shell is the session's if the

@@ -175,6 +175,38 @@ func TestTerminalHasItsVariables(t *testing.T) {
 	}
 }
 
+// A terminal of a session in which no command has ended starts without a shell that reads the session's state. It has the same variables,
+// directory and options as one that starts with such a shell. OLDPWD and SHLVL may come from that shell.
+func TestTerminalIsTheSameBeforeAndAfterTheFirstCommand(t *testing.T) {
+	c := rig.Shared(t, "h").Dial(t)
+	dir := t.TempDir()
+	rig.InShells(t, "", func(t *testing.T, shell string) {
+		for _, command := range []string{"", "bash"} {
+			s := c.Session(object{"shell": shell, "working_dir": dir, "env": object{"A": "1 '2'", "COLUMNS": "7", "TERM": "odd"}})
+			look := func() string {
+				h := c.OpenTerminal(s, object{"command": command, "env": object{"B": "x\ny", "LANG": nil, "GIT_PAGER": "less"}})
+				h.Keys(`printf '%s' '<beg''in>'; env | grep -v '^_=\|^OLDPWD=\|^SHLVL=' | sort; echo "$PWD $- $(umask) $#"; trap; printf '%s\n' '<e''nd>'` + "\r")
+				return h.Expect(`(?s)<begin>(.*)<end>`)[1]
+			}
+			before := look()
+			rig.Expect(t, c.Run(s, ":"), 0, "", "")
+			if after := look(); after != before {
+				t.Errorf("command %q, before:\n%s\nafter:\n%s", command, before, after)
+			}
+			for _, want := range []string{"A=1 '2'\r\n", "B=x\r\n", "TERM=xterm-256color\r\n", "COLORTERM=truecolor\r\n", "GIT_PAGER=less\r\n", dir + " "} {
+				if !strings.Contains(before, want) {
+					t.Errorf("command %q: no %q in\n%s", command, want, before)
+				}
+			}
+			for _, gone := range []string{"LANG=", "NO_COLOR=", "COLUMNS=7"} {
+				if strings.Contains(before, gone) {
+					t.Errorf("command %q: %s in\n%s", command, gone, before)
+				}
+			}
+		}
+	})
+}
+
 // countPTYs counts the PTYs that processes of ours have open at either end: all of the machine's (/proc/sys/kernel/pty/nr) are
 // also other people's.
 func countPTYs(t testing.TB) int {
