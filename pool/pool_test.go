@@ -585,9 +585,12 @@ type full struct {
 
 func (f *full) StartSession(id string, w own.StartRequest) (own.StartedSession, error) {
 	f.pool.mu.RLock()
-	live := f.pool.live.Live // the one that asks among them
+	shells := f.pool.live.Live // the one that asks among them
 	f.pool.mu.RUnlock()
-	if len(f.pool.warm.Ready())+live > f.room {
+	if f.pool.warm.Contains(id) { // but not a warm one
+		shells++
+	}
+	if shells += len(f.pool.warm.Ready()); shells > f.room {
 		return own.StartedSession{}, unix.EMFILE
 	}
 	return f.Keeper.StartSession(id, w)
