@@ -57,8 +57,7 @@ func prompts(floor, gw string) {
 	}
 	c := dial(gw + "/v1/ws")
 	defer c.CloseNow()
-	tidy := func() { endSessions(c) }
-	f, o := turns(n, bare, own(""), tidy)
+	f, o := turns(n, bare, own(""), func() { endSessions(c) })
 	row("connect to prompt, new session", f, o)
 	in := newSession(c)
 	f, o = turns(n, bare, own(in), func() { endTerminals(c, in) })

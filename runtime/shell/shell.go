@@ -322,22 +322,8 @@ func (s *Shell) Setup(dir string, env map[string]*string) error {
 	if dir != "" {
 		s.cfg.Dir = dir
 	}
-	s.cfg.Env = mergeEnv(s.cfg.Env, env)
+	s.cfg.Env = dialect.MergeEnv(s.cfg.Env, env)
 	return nil
-}
-
-func mergeEnv(base []string, env map[string]*string) []string {
-	out := slices.DeleteFunc(slices.Clone(base), func(kv string) bool {
-		n, _, _ := strings.Cut(kv, "=")
-		_, set := env[n]
-		return set
-	})
-	for n, v := range env {
-		if v != nil {
-			out = append(out, n+"="+*v)
-		}
-	}
-	return out
 }
 
 // Run runs one command. It returns when the command has ended, its output is in the journal, and the shell is ready for the next

@@ -19,10 +19,6 @@ import (
 // output (OSC 133 as in FinalTerm's protocol, OSC 633 for the command's text). Clients and trl learn from them what runs. Each
 // mark has the terminal's nonce, so that a printed file or a machine at the other end of ssh cannot forge one.
 
-// terminalOnly has the variables that a base environment sets for commands without a terminal. A terminal unsets each of them that
-// still has this value.
-var terminalOnly = map[string]string{"NO_COLOR": "1", "GIT_PAGER": "cat"}
-
 // script returns the lines after the state: back, a terminal's variables, the request's variables and directory, and the start of an
 // interactive shell or of the command.
 func (t *Terminal) script(sp *shellProc, cfg ShellConfig, spec TerminalSpec, named namedShell, back string) (script string, interactive bool, err error) {
@@ -31,7 +27,7 @@ func (t *Terminal) script(sp *shellProc, cfg ShellConfig, spec TerminalSpec, nam
 	call := sp.dialect.Call
 	fmt.Fprintf(&b, "{ %s +x +v +e +u; } 2>/dev/null\n%s COLUMNS LINES\n", call("set"), call("unset"))
 	b.WriteString(back)
-	for name, value := range terminalOnly {
+	for name, value := range dialect.NotInTerminals {
 		fmt.Fprintf(&b, "case ${%s-} in %s) %s %s;; esac\n", name, value, call("unset"), name)
 	}
 	b.WriteString(call("export") + " TERM=xterm-256color COLORTERM=truecolor\n")
@@ -69,17 +65,7 @@ func (t *Terminal) direct(sp *shellProc, cfg ShellConfig, spec TerminalSpec, nam
 	if _, argv, err = t.interactive(sp.dialect, cfg, spec, named); argv == nil {
 		return nil, cfg.Env, err
 	}
-	return argv, mergeEnv(terminalEnv(cfg.Env), spec.Env), nil
-}
-
-// terminalEnv returns the variables of a terminal whose shell has those of env: what script does with them.
-func terminalEnv(env []string) []string {
-	out := slices.DeleteFunc(slices.Clone(env), func(kv string) bool {
-		name, value, _ := strings.Cut(kv, "=")
-		unset, only := terminalOnly[name]
-		return only && value == unset || slices.Contains([]string{"COLUMNS", "LINES", "TERM", "COLORTERM"}, name)
-	})
-	return append(out, "TERM=xterm-256color", "COLORTERM=truecolor")
+	return argv, dialect.MergeEnv(dialect.TerminalEnv(cfg.Env), spec.Env), nil
 }
 
 // interactive returns the words that start an interactive shell, and lines that k runs before. The shell is the session's if the
