@@ -181,6 +181,9 @@ func (w *withCurl) carryOut(ctx context.Context, q step, in *scope) (any, error)
 			return nil, err
 		}
 		return &curlSession{caller(), s["session_id"].(string)}, nil
+	case "move":
+		s := of.(*curlSession)
+		return s.c.call(ctx, "session.move", params{"session_id": s.id, "node": q["node"]})
 	case "destroy":
 		s := of.(*curlSession)
 		_, err := s.c.call(ctx, "session.destroy", params{"session_id": s.id})

@@ -230,6 +230,8 @@ func (r *run) carryOut(ctx context.Context, q step, in *scope) (any, error) {
 		return r.keep(caller().CreateSession(ctx, &client.SessionOptions{Name: q.text("name", ""), Cwd: q.text("working_dir", ""), Env: set}))
 	case "get_session":
 		return caller().GetSession(ctx, q.text("name", ""))
+	case "move":
+		return of.(*client.Session).Move(ctx, q.text("node", ""))
 	case "destroy":
 		return nil, of.(*client.Session).Destroy(ctx)
 	case "exec":

@@ -208,6 +208,13 @@ func (s *Session) Rename(ctx context.Context, name string) error {
 	return err
 }
 
+// Move moves the session to another node of the cluster, while nothing runs in it. lost names what the new node could not take of its state.
+func (s *Session) Move(ctx context.Context, node string) (lost []string, err error) {
+	var moved protocol.SessionMoved
+	err = s.call(ctx, "session.move", func(ref protocol.SessionRef) any { return protocol.SessionMove{SessionRef: ref, Node: node} }, &moved)
+	return moved.StateLost, err
+}
+
 // SessionUpdate is what Update changes. What is nil stays as it is.
 type SessionUpdate struct {
 	Labels         map[string]string // takes the place of all earlier labels

@@ -1,6 +1,7 @@
 package rpc
 
 import (
+	"cmp"
 	"crypto/rand"
 	"time"
 
@@ -58,6 +59,9 @@ func (k *call) auditAnswer(data any, err error) {
 	k.c.mu.Unlock()
 	e.Fill(asked)
 	e.Fill(data)
+	if q, ok := asked.(*protocol.SessionMove); ok && err == nil {
+		e.From, e.To = cmp.Or(e.Node, k.c.srv.nodeName()), q.Node
+	}
 	k.c.appendAudit(e)
 }
 

@@ -254,6 +254,9 @@ class Run:
     async def do_get_session(self, step: Mapping[str, Any], names: dict[str, Any]) -> Any:
         return await self.do(self.client(step, names).get_session, step["name"])
 
+    async def do_move(self, step: Mapping[str, Any], names: dict[str, Any]) -> Any:
+        await self.do(names[step["of"]].move, step["node"])
+
     async def do_destroy(self, step: Mapping[str, Any], names: dict[str, Any]) -> Any:
         await self.do(names[step["of"]].destroy)
 

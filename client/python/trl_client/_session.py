@@ -15,7 +15,7 @@ from ._process import Process, kill
 from ._results import Collector, ExecResult, encode
 from ._terminal import Mode, Terminal
 from ._watch import Watch
-from ._wire import SessionInfo
+from ._wire import SessionInfo, SessionMoved
 from .errors import NotFoundError, OutcomeUnknownError, SessionNotFoundError, SessionTerminatedError, TrlError
 from .events import Exited, Gap, Stderr, Stdout
 
@@ -241,6 +241,11 @@ class Session:
     async def rename(self, name: str) -> None:
         await self._call("session.rename", name=name)
         self._name = name
+
+    async def move(self, node: str) -> list[str]:
+        """Moves the session to another node of the cluster, while nothing runs in it. Returns what the new node could not take of its state."""
+        moved: SessionMoved = await self._call("session.move", node=node)
+        return moved.get("state_lost", [])
 
     async def update(
         self,

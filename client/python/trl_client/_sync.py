@@ -259,6 +259,7 @@ class Session(Facade[aio.Session]):
     set_env = blocking(aio.Session.set_env)
     info = blocking(aio.Session.info)
     rename = blocking(aio.Session.rename)
+    move = blocking(aio.Session.move)
     update = blocking(aio.Session.update)
     reset = blocking(aio.Session.reset)
     destroy = blocking(aio.Session.destroy)

@@ -2424,6 +2424,10 @@ var Session = class {
     await this.use((session_id) => this.connection.call("session.rename", { session_id, name }));
     this.#name = name;
   }
+  /** Moves the session to another node of the cluster, while nothing runs in it. Returns what the new node could not take of its state. */
+  async move(node) {
+    return (await this.use((session_id) => this.connection.call("session.move", { session_id, node }))).state_lost ?? [];
+  }
   /** Changes what createSession has set. `labels` take the place of all earlier ones. */
   async update(o) {
     const { labels, commandTimeoutMs, idleTimeoutMs } = o;

@@ -43,6 +43,8 @@ export declare class Session implements AsyncDisposable {
     /** Replaces the shell by a fresh one; processes end. */
     reset(): Promise<void>;
     rename(name: string): Promise<void>;
+    /** Moves the session to another node of the cluster, while nothing runs in it. Returns what the new node could not take of its state. */
+    move(node: string): Promise<string[]>;
     /** Changes what createSession has set. `labels` take the place of all earlier ones. */
     update(o: {
         labels?: Record<string, string>;

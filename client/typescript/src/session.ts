@@ -131,6 +131,11 @@ export class Session implements AsyncDisposable {
     this.#name = name;
   }
 
+  /** Moves the session to another node of the cluster, while nothing runs in it. Returns what the new node could not take of its state. */
+  async move(node: string): Promise<string[]> {
+    return (await this.use((session_id) => this.connection.call("session.move", { session_id, node }))).state_lost ?? [];
+  }
+
   /** Changes what createSession has set. `labels` take the place of all earlier ones. */
   async update(o: { labels?: Record<string, string>; commandTimeoutMs?: number; idleTimeoutMs?: number }): Promise<void> {
     const { labels, commandTimeoutMs, idleTimeoutMs } = o;

@@ -81,6 +81,8 @@ class Run {
         return this.keep(await this.client(step, values).createSession(sessionOptions(step)));
       case "get_session":
         return this.client(step, values).getSession(step.name as string);
+      case "move":
+        return (of as trl.Session).move(step.node as string);
       case "destroy":
         return (of as trl.Session).destroy();
       case "exec":

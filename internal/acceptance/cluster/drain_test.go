@@ -6,6 +6,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strings"
 	"syscall"
 	"testing"
@@ -130,8 +131,8 @@ func TestDrainOfAnotherNode(t *testing.T) {
 func TestDrainThatMoves(t *testing.T) {
 	t.Parallel()
 	n := newNodes(t, 1)
-	logs := filepath.Join(t.TempDir(), "audit")
-	gate := n.start("gate", "--no-sessions")
+	logs, gateLogs := filepath.Join(t.TempDir(), "audit"), filepath.Join(t.TempDir(), "audit")
+	gate := n.start("gate", "--no-sessions", "--audit-log", gateLogs)
 	full, from := n.start("full", "--max-sessions", "1"), n.start("from", "--audit-log", logs)
 	sees(t, gate, "from", "full")
 	sees(t, from, "from", "full")
@@ -217,6 +218,14 @@ func TestDrainThatMoves(t *testing.T) {
 	if n := strings.Count(string(text), `"reason":"drain"`); n != 4 || !strings.Contains(string(text), `"from":"from","to":"to"`) {
 		t.Errorf("%d entries of moves, want 4:\n%s", n, text)
 	}
+	testkit.Eventually(t, "the move that a client asked for is in the logs of both other nodes", func() bool {
+		gates, err := os.ReadFile(gateLogs)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return hasEntry(gates, `"action":"session.move","outcome":"ok"`, `"node":"to","from":"to","to":"from"`) &&
+			hasEntry(text, `"action":"session.arrived"`, `"from":"to","to":"from"`)
+	})
 }
 
 // SIGTERM with --on-term move moves what it can, waits for the rest no longer than the grace, and ends.
@@ -250,4 +259,14 @@ func TestTermThatMoves(t *testing.T) {
 		f := c.Try("session.info", object{"session_id": pinned})
 		return f.Code() == "SESSION_LOST" || f.Code() == "SESSION_NOT_FOUND"
 	})
+}
+
+// hasEntry reports whether a line of an audit log has all of these texts.
+func hasEntry(log []byte, all ...string) bool {
+	for line := range strings.Lines(string(log)) {
+		if !slices.ContainsFunc(all, func(part string) bool { return !strings.Contains(line, part) }) {
+			return true
+		}
+	}
+	return false
 }

@@ -286,6 +286,7 @@ func (mv *Mover) finishLater(m *pool.Move) {
 func (mv *Mover) finish(ctx context.Context, m *pool.Move, lost []string) (over bool, err error) {
 	q := &params{Session: m.Session().ID(), Move: m.ID}
 	if !m.IsOurs() {
+		from, _ := mv.nodes.Find(m.Peer)
 		q.Lost = lost
 		if err := mv.ask(ctx, m.Peer, commit, q, nil); err != nil {
 			if !isDecided(err) {
@@ -297,6 +298,9 @@ func (mv *Mover) finish(ctx context.Context, m *pool.Move, lost []string) (over 
 		if err := m.Keep(); err != nil {
 			return true, err
 		}
+		mv.audit.Append(audit.Entry{
+			Action: audit.ActionArrive, Outcome: "ok", Session: q.Session, Owner: m.Session().Owner(), Nodes: audit.Nodes{From: from.Node, To: mv.nodes.Self().Node},
+		})
 	}
 	if m.AwaitDirectory() != nil { // until the directory knows it, the old node keeps the name
 		return false, nil
