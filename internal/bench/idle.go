@@ -49,9 +49,12 @@ func idleCost() error {
 				r.Stopped = fmt.Sprintf("%d × %s: %v", n, shell, err)
 				fmt.Println(r.Stopped)
 			}
+			if err := save("idle", r); err != nil { // what is measured so far
+				return err
+			}
 		}
 	}
-	return save("idle", r)
+	return nil
 }
 
 func idleRows(gw *child, r *Idle, shell string, n int, files uint64) {
