@@ -497,7 +497,7 @@ func (v *visit) outputOf(s *client.Session) bool {
 	return true
 }
 
-// killed starts a command that would take long, and kills it.
+// killed starts a command that would take long, and kills it. The answer to a Kill after a move is what docs/cluster.md says is not finished.
 func (v *visit) killed(s *client.Session, sent time.Time) bool {
 	e, err := s.ExecStream(v.ctx, "echo begun; sleep 1000", nil)
 	if !v.noted(s.ID(), err) {
