@@ -42,6 +42,8 @@ func TestClusterSettings(t *testing.T) {
 		"--cluster nats://127.0.0.1:4222":                                                                                               "--cluster-listen",
 		"--cluster nats://127.0.0.1:4222 --cluster-listen [::1]:0":                                                                      "--cluster-secret",
 		"--cluster-secret " + secret:                                                                                                    "--cluster-secret",
+		good + " --on-term move":                                                                                                        "",
+		"--on-term move":                                                                                                                "--on-term",
 		"--no-sessions":                                                                                                                 "--no-sessions",
 		"--node n1 --public-url https://n1.example":                                                                                     "",
 	} {
