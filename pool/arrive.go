@@ -13,6 +13,8 @@ import (
 	"trl/pool/requestkey"
 	"trl/pool/shells"
 	"trl/pool/spec"
+	"trl/pool/timeouts"
+	"trl/protocol"
 	"trl/statemachine"
 )
 
@@ -132,28 +134,30 @@ func (s *Session) takeMoved(x *moved.Session, a entry.Entry) (lost []string, err
 // Keep makes the session this node's. The old node has given it up.
 func (m *Move) Keep() error {
 	s, p := m.s, m.s.pool
-	p.mu.Lock()
 	s.mu.Lock()
 	if m.settled {
 		s.mu.Unlock()
-		p.mu.Unlock()
 		return moved.ErrNone()
 	}
 	m.settled = true
 	s.appendLog(m.Arrived(true))
+	s.mu.Unlock()
+	if s.key.Key != "" {
+		p.requestKeys.Restore(s.owner, requestkey.New(requestkey.Ref{Owner: s.owner, Key: s.key.Key}, s.key.Params), s, s.created)
+	}
+	m.resume() // before anybody can use the session
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	s.mu.Lock()
+	defer s.mu.Unlock()
 	s.ending = nil
 	s.away.Store(nil)
 	s.nameLocked()
 	p.claims.TakeOver(s.moveClaimsLocked()) // before anybody can end the session
-	s.mu.Unlock()
-	p.mu.Unlock()
-	if s.key.Key != "" {
-		p.requestKeys.Restore(s.owner, requestkey.New(requestkey.Ref{Owner: s.owner, Key: s.key.Key}, s.key.Params), s, s.created)
+	if p.closing {                          // Close has not been able to end it
+		s.endLocked(protocol.ReasonShutdown, timeouts.DefaultGrace)
 	}
-	m.resume()
-	s.mu.Lock()
 	m.Decide()
-	s.mu.Unlock()
 	return nil
 }
 

@@ -15,6 +15,7 @@ import (
 	"trl/pool/retained"
 	"trl/pool/spec"
 	"trl/pool/timeouts"
+	"trl/pool/token"
 	"trl/pool/warm"
 	"trl/protocol"
 	"trl/runtime/saved"
@@ -171,7 +172,7 @@ func (s *Session) loop(running *Exec, resetting bool) {
 
 // serve runs commands and resets until the session ends.
 func (s *Session) serve() {
-	s.shell.OnWake(func() { putToken(s.woken) })
+	s.shell.OnWake(func() { token.Put(s.woken) })
 	rest := time.NewTimer(snapshotDelay) // an earlier gateway may not have asked the shell
 	defer rest.Stop()
 	busy := time.Now() // when the shell last did something
@@ -214,14 +215,6 @@ func (s *Session) serve() {
 			}
 			return
 		}
-	}
-}
-
-// putToken puts a token into c, unless c has one.
-func putToken(c chan<- struct{}) {
-	select {
-	case c <- struct{}{}:
-	default:
 	}
 }
 

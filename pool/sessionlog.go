@@ -4,6 +4,7 @@ import (
 	"trl/pool/clock"
 	"trl/pool/entry"
 	"trl/pool/requestkey"
+	"trl/pool/token"
 	"trl/runtime/saved"
 	"trl/runtime/shell"
 )
@@ -142,7 +143,7 @@ func (s *Session) requestCompactLocked() {
 	if s.sessionLog == nil || !s.sessionLog.ShouldCompact() {
 		return
 	}
-	putToken(s.compactRequests)
+	token.Put(s.compactRequests)
 	if s.running != nil {
 		s.running.command.WakeRun()
 	}

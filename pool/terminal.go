@@ -15,6 +15,7 @@ import (
 	"trl/pool/screenstate"
 	"trl/pool/shells"
 	"trl/pool/timeouts"
+	"trl/pool/token"
 	"trl/pool/viewers"
 	"trl/protocol"
 	"trl/runtime/journal"
@@ -112,7 +113,7 @@ func newTerminal(w work, nonce string) *Terminal {
 	t.journal.Tap(func(_ journal.Stream, p []byte) {
 		news, behind := t.marks.Write(p), t.screen.Printed(int64(len(p)))
 		if news || behind {
-			putToken(t.marksReady)
+			token.Put(t.marksReady)
 		}
 	})
 	t.journal.OnSkip(func(_ journal.Stream, n int64) {

@@ -8,6 +8,7 @@ import (
 	"slices"
 	"sync"
 
+	"trl/pool/token"
 	"trl/protocol"
 )
 
@@ -131,7 +132,7 @@ func (w *Watcher) stop(err error, drop bool) {
 	if drop {
 		w.events, w.weight = nil, 0
 	}
-	w.wakeReader()
+	token.Put(w.wake)
 }
 
 // enqueue reports whether there was room for the event.
@@ -140,20 +141,13 @@ func (w *Watcher) enqueue(ev queuedEvent) bool {
 	defer w.mu.Unlock()
 	if len(w.events) >= maxEvents || w.weight+ev.weight > maxBytes && w.weight > 0 {
 		w.end, w.events, w.weight = ErrOverflow, nil, 0
-		w.wakeReader()
+		token.Put(w.wake)
 		return false
 	}
 	w.events = append(w.events, ev)
 	w.weight += ev.weight
-	w.wakeReader()
+	token.Put(w.wake)
 	return true
-}
-
-func (w *Watcher) wakeReader() {
-	select {
-	case w.wake <- struct{}{}:
-	default: // there is a token already; the reader that takes it sees all events
-	}
 }
 
 // weightOf returns about how many bytes an event's data holds.

@@ -12,6 +12,7 @@ import (
 
 	"trl/pool/shells"
 	"trl/pool/spec"
+	"trl/pool/token"
 	"trl/runtime/shell"
 )
 
@@ -298,12 +299,7 @@ func (w *Shells) Reset() {
 }
 
 // Wake makes Run look at Want again.
-func (w *Shells) Wake() {
-	select {
-	case w.wake <- struct{}{}:
-	default:
-	}
-}
+func (w *Shells) Wake() { token.Put(w.wake) }
 
 // Ready returns the shells that are ready, oldest first.
 func (w *Shells) Ready() []*Shell {

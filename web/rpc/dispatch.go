@@ -29,7 +29,7 @@ type call struct {
 	params        jsontext.Value // part of msg
 	countReleased bool           // owned by the goroutine that answers; see releaseCount
 	queueKey      string         // guarded by c.mu; the queue in which the request waits
-	turn          *requestQueue  // guarded by c.mu; the same
+	turn          *requestQueue  // guarded by c.mu; the same; nil after its turn
 	remote        *remote        // set before the request waits; nil: no other node can have its session
 	execID        string         // guarded by c.mu; the command that it started
 	following
@@ -381,7 +381,7 @@ type requestQueue struct {
 // request is applied in the queue's goroutine.
 func (k *call) inOrder(key string, slow bool, apply func() (any, bool, error)) (any, bool, error) {
 	c := k.c
-	if slow || c.mustQueue(key) {
+	if slow || k.mustWait(key) {
 		k.keep()
 	}
 	c.mu.Lock()
@@ -391,7 +391,7 @@ func (k *call) inOrder(key string, slow bool, apply func() (any, bool, error)) (
 		slow = false // it waited for its turn and has it
 	case l != nil:
 		l.waiting = append(l.waiting, func() {
-			k.runAndAnswer(func() (any, bool, error) {
+			k.useTurn(func() (any, bool, error) {
 				if e := c.grant.ExpiredError(); e != nil {
 					return nil, false, e
 				}
@@ -411,11 +411,19 @@ func (k *call) inOrder(key string, slow bool, apply func() (any, bool, error)) (
 	k.queueKey, k.turn = key, l
 	c.mu.Unlock()
 	c.spawn(k.method, func() { // applies the requests of the queue; ends with the last one; serve waits for it
-		for f := func() { k.runAndAnswer(apply) }; f != nil; f = c.nextQueued(l) {
+		for f := func() { k.useTurn(apply) }; f != nil; f = c.nextQueued(l) {
 			c.containPanic(k.method, f) // a panic must not keep the later requests from being answered
 		}
 	})
 	return nil, true, nil
+}
+
+// useTurn carries out a request that has its turn.
+func (k *call) useTurn(apply func() (any, bool, error)) {
+	k.runAndAnswer(apply)
+	k.c.mu.Lock()
+	k.turn = nil // another goroutine may answer, and carry it out again
+	k.c.mu.Unlock()
 }
 
 // nextQueued takes the next request out of the queue. If there is none, it removes the queue.
@@ -455,7 +463,7 @@ func (k *call) withSession(ref protocol.SessionRef, slow bool, f func(*pool.Sess
 		key := nameKey(cmp.Or(ref.Session, defaultSession))
 		// The default session may have to be created. That starts a shell, so it does not happen on the reading goroutine.
 		making := ref.Session == "" && k.c.grant.Share == nil && !k.c.srv.pool.HasOpen(k.c.principal.Subject, defaultSession)
-		if making || k.c.mustQueue(key) {
+		if making || k.mustWait(key) {
 			return k.inOrder(key, slow || making, func() (any, bool, error) {
 				s, err := k.find(ref)
 				if err != nil {
@@ -474,14 +482,7 @@ func (k *call) withSession(ref protocol.SessionRef, slow bool, f func(*pool.Sess
 
 func nameKey(name string) string { return "name " + name }
 
-// mustQueue reports whether a request for key has to wait.
-func (c *conn) mustQueue(key string) bool {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	return c.queues[key] != nil
-}
-
-// mustWait reports whether a request for key would have to wait for others.
+// mustWait reports whether a request for key has to wait for others.
 func (k *call) mustWait(key string) bool {
 	k.c.mu.Lock()
 	defer k.c.mu.Unlock()

@@ -9,6 +9,8 @@ import (
 
 	"trl/internal/rig"
 	"trl/internal/testkit"
+	"trl/pool/clock"
+	"trl/pool/moved"
 	"trl/protocol"
 )
 
@@ -254,6 +256,57 @@ func TestRequestsOfASessionThatMovesOn(t *testing.T) {
 	m.Stop()
 	if got := c.Run(id, "echo $N").Stdout(); got != "1\n" {
 		t.Errorf("a request that failed was carried out: %q", got)
+	}
+}
+
+// TestSessionMovesToTheClientsNode: requests that went to the session's old node are carried out here, in their order, and are answered.
+func TestSessionMovesToTheClientsNode(t *testing.T) {
+	t.Run("in time", func(t *testing.T) { testMoveToTheClientsNode(t, maxMoveWait) })
+	t.Run("too late", func(t *testing.T) { testMoveToTheClientsNode(t, 0) }) // they may fail, with an error for clients
+}
+
+func testMoveToTheClientsNode(t *testing.T, wait time.Duration) {
+	t.Parallel()
+	cl := newCluster(t, []string{"gate", "one"})
+	gate, one := cl.node("gate"), cl.node("one")
+	gate.clients.moveWait = wait
+	c := gate.Dial()
+	id := c.Session()
+	owner, _ := one.Pool.Owner(id)
+	s, err := one.Pool.Find(owner, id, "")
+	if err != nil {
+		t.Fatal(err)
+	}
+	m, err := s.BeginMove(t.Context(), gate.Pool.Epoch())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer m.Stop()
+	renamed := c.Begin("session.rename", object{"session_id": id, "name": "new"})
+	run := c.Begin("exec.run", object{"session_id": id, "command": ":"})
+	c.Call("system.ping", nil) // both are on their way to the old node, or wait for that
+	x := &moved.Session{Uptime: clock.UptimeAt(time.Now())}
+	if err := m.Export(x); err != nil {
+		t.Fatal(err)
+	}
+	here, lost, err := gate.Pool.Receive(t.Context(), m.ID, one.Pool.Epoch(), x)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := m.Commit(lost); err != nil {
+		t.Fatal(err)
+	}
+	if err := here.Keep(); err != nil {
+		t.Fatal(err)
+	}
+	f := c.Answer(renamed)
+	for _, f := range []*rig.Frame{f, c.Answer(run)} {
+		if !f.OK && (wait > 0 || f.Code() != "NODE_UNREACHABLE") {
+			t.Errorf("%+v", f.Error)
+		}
+	}
+	if f.OK && c.Call("session.info", object{"session": "new"}).Str("session_id") != id {
+		t.Error("another session has the new name")
 	}
 }
 

@@ -90,7 +90,7 @@ const maxMoveWait = 30 * time.Second
 func (k *call) goElsewhere(err error) (any, bool, error) {
 	again, key := k.elsewhere(err)
 	m, moves := errors.AsType[*pool.Move](err)
-	if again == nil && moves && k.c.mustQueue(m.Session().ID()) { // the node of the client learns of its requests in their order
+	if again == nil && moves && k.mustWait(m.Session().ID()) { // the node of the client learns of its requests in their order
 		again, key = func() (any, bool, error) { return nil, false, err }, m.Session().ID()
 	}
 	if again == nil {
@@ -243,15 +243,16 @@ func (k *call) follow(fault *protocol.Error) bool {
 	c, rm := k.c, k.remote
 	epoch, _ := fault.Details["epoch"].(string)
 	if k.moves++; epoch == "" || k.moves > maxMoves || time.Since(k.receivedAt) > c.srv.moveWait {
-		return false
+		c.spawn(k.method, func() { k.answer(nil, cluster.StillMoves()) }) // as below
+		return true
 	}
 	session, _ := fault.Details["session_id"].(string)
 	c.srv.moved.Note(session, epoch)
 	k.kept = rm.msg
 	again := func() (any, bool, error) { return k.again(epoch) }
 	if epoch == c.relays.self { // carrying it out may take long
-		_, _, _ = k.inOrder(session, true, again)
-		return true
+		here := again
+		again = func() (any, bool, error) { return k.inOrder(session, true, here) }
 	}
 	if data, pending, err := k.recoverPanic(again); !pending {
 		c.spawn(k.method, func() { k.answer(data, err) }) // waits for the Outbox; ends with the socket

@@ -93,7 +93,7 @@ func (k *call) route(h handler) (any, bool, error) {
 		switch {
 		case k.method == "session.rename":
 			return k.renameInTurn(t.SessionID, send)
-		case t.SessionID != "" && c.mustQueue(t.SessionID):
+		case t.SessionID != "" && k.mustWait(t.SessionID):
 			return k.inOrder(t.SessionID, false, send)
 		}
 		return send()
@@ -114,7 +114,7 @@ func (k *call) route(h handler) (any, bool, error) {
 		return h.call.run(k, k.params)
 	}
 	name := cmp.Or(t.Session, defaultSession)
-	if c.srv.pool.HasOpen(c.principal.Subject, name) && !c.mustQueue(nameKey(name)) {
+	if c.srv.pool.HasOpen(c.principal.Subject, name) && !k.mustWait(nameKey(name)) {
 		return h.call.run(k, k.params)
 	}
 	if e := k.checkRelayedHTTP(&t); e != nil {
@@ -130,7 +130,7 @@ func (k *call) route(h handler) (any, bool, error) {
 	switch {
 	case k.method == "session.rename":
 		return k.renameInTurn(nameKey(name), send)
-	case ok && !c.mustQueue(nameKey(name)):
+	case ok && !k.mustWait(nameKey(name)):
 		return send()
 	}
 	return k.inOrder(nameKey(name), true, send)
@@ -339,7 +339,7 @@ func (k *call) routeByRequest(h handler, t cluster.Target) (any, bool, error) {
 // routeCreate decides where a session is made. One that has the wanted name or request key already is where it is.
 func (k *call) routeCreate(h handler, t cluster.Target) (any, bool, error) {
 	c := k.c
-	if t.OnDisconnect == "destroy" && c.request != nil || t.Name != "" && c.srv.pool.HasOpen(c.principal.Subject, t.Name) && !c.mustQueue(nameKey(t.Name)) {
+	if t.OnDisconnect == "destroy" && c.request != nil || t.Name != "" && c.srv.pool.HasOpen(c.principal.Subject, t.Name) && !k.mustWait(nameKey(t.Name)) {
 		return h.call.run(k, k.params)
 	}
 	k.remote = &remote{h: h, msg: bytes.Clone(k.msg), target: t, name: t.Name}
