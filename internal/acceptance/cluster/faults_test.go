@@ -497,7 +497,7 @@ func (v *visit) outputOf(s *client.Session) bool {
 	return true
 }
 
-// killed starts a command that would take long, and kills it. The answer to a Kill after a move is what docs/cluster.md says is not finished.
+// killed starts a command that would take long, and kills it.
 func (v *visit) killed(s *client.Session, sent time.Time) bool {
 	e, err := s.ExecStream(v.ctx, "echo begun; sleep 1000", nil)
 	if !v.noted(s.ID(), err) {
@@ -505,7 +505,10 @@ func (v *visit) killed(s *client.Session, sent time.Time) bool {
 	}
 	err = e.Kill(v.ctx)
 	for errors.Is(err, client.ErrConnectionLost) && v.ctx.Err() == nil { // it may still run
-		err = e.Kill(v.ctx)
+		time.Sleep(100 * time.Millisecond) // between attempts at nodes that are all away
+		err = v.elsewhere(func(c *client.Client) error {
+			return c.Call(v.ctx, "exec.cancel", protocol.ExecCancel{ExecID: e.ID()}, nil)
+		})
 	}
 	if !v.noted(s.ID(), err) {
 		return false
@@ -539,7 +542,19 @@ func (v *visit) unknown(s *client.Session, key string, r *client.ExecResult) boo
 
 // askElsewhere asks other gateways for the result of a command.
 func (v *visit) askElsewhere(id, key string) (r *client.ExecResult, err error) {
-	err = client.ErrConnectionLost
+	err = v.elsewhere(func(c *client.Client) error {
+		r, err = c.SessionWithID(id).Exec(v.ctx, v.history.command(v.principal, key), &client.ExecOptions{RequestKey: key})
+		return err
+	})
+	if err == nil {
+		v.history.count("results over another gateway")
+	}
+	return r, err
+}
+
+// elsewhere does something over each gateway in turn until it succeeds: the visit's own may be gone for good.
+func (v *visit) elsewhere(f func(c *client.Client) error) error {
+	err := error(client.ErrConnectionLost)
 	for _, p := range v.places {
 		v.mu.Lock()
 		g := p.g
@@ -551,14 +566,13 @@ func (v *visit) askElsewhere(id, key string) (r *client.ExecResult, err error) {
 		if dialErr != nil {
 			continue
 		}
-		r, err = c.SessionWithID(id).Exec(v.ctx, v.history.command(v.principal, key), &client.ExecOptions{RequestKey: key})
+		err = f(c)
 		c.Close()
 		if err == nil {
-			v.history.count("results over another gateway")
-			return r, nil
+			break
 		}
 	}
-	return nil, err
+	return err
 }
 
 // stream reads the output of a command while it runs.
