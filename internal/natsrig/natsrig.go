@@ -3,7 +3,6 @@ package natsrig
 
 import (
 	"fmt"
-	"net"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -53,7 +52,7 @@ func StartWith(t testing.TB, n int, o Options) *Cluster {
 	t.Helper()
 	testkit.StartsProcesses(t)
 	c := &Cluster{t: t}
-	ports := freePorts(t, 2*n)
+	ports := rig.Ports(t, 2*n)    // a server must know its peers' ports before it starts
 	routes := make([][]string, n) // of each server
 	paths := make([][]*Proxy, n)
 	for i := range n {
@@ -90,6 +89,9 @@ func StartWith(t testing.TB, n int, o Options) *Cluster {
 	t.Cleanup(func() {
 		for _, s := range c.Servers {
 			s.Kill()
+			if log := s.Log(); t.Failed() {
+				t.Logf("%s, the end of its log:\n%s", s.Name, log[max(0, len(log)-2000):])
+			}
 		}
 	})
 	for _, s := range c.Servers {
@@ -99,20 +101,6 @@ func StartWith(t testing.TB, n int, o Options) *Cluster {
 		c.WaitReady()
 	}
 	return c
-}
-
-// freePorts returns n ports that are free now. A server must know its peers' ports before it starts, so each port is chosen in advance.
-func freePorts(t testing.TB, n int) (ports []int) {
-	t.Helper()
-	for range n {
-		l, err := net.Listen("tcp", "127.0.0.1:0")
-		if err != nil {
-			t.Fatal(err)
-		}
-		defer l.Close() // all are held until all are found
-		ports = append(ports, l.Addr().(*net.TCPAddr).Port)
-	}
-	return ports
 }
 
 // Start starts the server, also again after Kill. It does not wait until the server is ready.

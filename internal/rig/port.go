@@ -9,6 +9,7 @@ import (
 	"os/signal"
 	"strconv"
 	"strings"
+	"sync/atomic"
 	"syscall"
 	"testing"
 )
@@ -96,4 +97,25 @@ func PortIsFree(port int) bool {
 	}
 	l.Close()
 	return true
+}
+
+// lastPort is the number of ports that Ports has returned.
+var lastPort atomic.Int64
+
+// Ports returns ports on loopback that are free and stay so until somebody listens there: no other test binary gets them, and on usual machines no
+// connection, and no program that asks for any port.
+func Ports(t testing.TB, n int) (ports []int) {
+	t.Helper()
+	const first, each, slots = 12000, 1000, 20 // below 32768, where Linux begins to choose ports itself
+	for tries := 0; len(ports) < n; tries++ {
+		if tries == each {
+			t.Fatalf("no %d free ports", n)
+		}
+		port := first + each*(slot()%slots) + int(lastPort.Add(1)%each)
+		if l, err := net.Listen("tcp", fmt.Sprintf("127.0.0.1:%d", port)); err == nil {
+			l.Close()
+			ports = append(ports, port)
+		}
+	}
+	return ports
 }
