@@ -25,6 +25,10 @@ import (
 // session.
 const bootTimeout = 20 * time.Second
 
+// muteLooks is how often a starting shell must be seen asleep, and mute, before it counts as unusable. On a machine that is very busy it may wait for a
+// process of its own for some of them.
+const muteLooks = 5
+
 // shellProc is one process of a session's shell. newShellProc makes it, start or Keeper.StartSession spawns it, and it can be used
 // after boot. One goroutine at a time uses it (the caller of Run). It ends by its own exit or by KILL; release closes its
 // descriptors.
@@ -204,7 +208,7 @@ func (s *Shell) boot(p *shellProc, group own.KeptGroup, state []byte) error {
 	// If the shell has read every line, sleeps, and reports nothing twice, its state makes it unusable. The caller then tries without state. A shell
 	// that runs, or waits for a processor, may still report.
 	ready, end := false, time.Now().Add(bootTimeout)
-	for mute := 0; !ready && mute < 2 && time.Now().Before(end) && !p.dead(); {
+	for mute := 0; !ready && mute < muteLooks && time.Now().Before(end) && !p.dead(); {
 		if _, ready = p.awaitVerb('e', "boot", time.Now().Add(firstWedgeInterval)); !ready && p.unread() == 0 {
 			if st, _ := procfs.Read(p.child.Pid()); st.State == 'S' {
 				mute++
