@@ -470,7 +470,13 @@ func TestLeaderIsKilled(t *testing.T) {
 	for i, m := range all {
 		claims.Go(func() {
 			for n := range wins {
-				c, err := m.ClaimName(t.Context(), "ann", fmt.Sprint("name", n), fmt.Sprintf("s-%d-%d", i, n))
+				claim := func() (Claim, error) {
+					return m.ClaimName(t.Context(), "ann", fmt.Sprint("name", n), fmt.Sprintf("s-%d-%d", i, n))
+				}
+				c, err := claim()
+				for end := time.Now().Add(testkit.Patience); errors.Is(err, ErrUnavailable) && time.Now().Before(end); { // an election may take longer than a claim
+					c, err = claim()
+				}
 				if err != nil {
 					t.Errorf("%s: %v", m.name, err)
 				}
