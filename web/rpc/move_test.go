@@ -9,6 +9,7 @@ import (
 
 	"trl/internal/rig"
 	"trl/internal/testkit"
+	"trl/pool"
 	"trl/pool/clock"
 	"trl/pool/moved"
 	"trl/protocol"
@@ -231,15 +232,7 @@ func TestRequestsOfASessionThatMovesOn(t *testing.T) {
 	c := cl.node("gate").Dial()
 	id := c.Session()
 	c.Run(id, "N=1")
-	owner, _ := one.Pool.Owner(id)
-	s, err := one.Pool.Find(owner, id, "")
-	if err != nil {
-		t.Fatal(err)
-	}
-	m, err := s.BeginMove(t.Context(), cl.node("two").Pool.Epoch())
-	if err != nil {
-		t.Fatal(err)
-	}
+	m := one.beginMove(id, cl.node("two"))
 	defer m.Stop()
 	for _, name := range []string{"gate", "one"} {
 		c := cl.node(name).Dial()
@@ -259,6 +252,22 @@ func TestRequestsOfASessionThatMovesOn(t *testing.T) {
 	}
 }
 
+// beginMove begins the move of a session of this node to another one, as the node's half of session.move.
+func (n *testNode) beginMove(id string, to *testNode) *pool.Move {
+	t := n.cluster.t
+	t.Helper()
+	owner, _ := n.Pool.Owner(id)
+	s, err := n.Pool.Find(owner, id, "")
+	if err != nil {
+		t.Fatal(err)
+	}
+	m, err := s.BeginMove(t.Context(), to.Pool.Epoch())
+	if err != nil {
+		t.Fatal(err)
+	}
+	return m
+}
+
 // TestSessionMovesToTheClientsNode: requests that went to the session's old node are carried out here, in their order, and are answered.
 func TestSessionMovesToTheClientsNode(t *testing.T) {
 	t.Run("in time", func(t *testing.T) { testMoveToTheClientsNode(t, maxMoveWait) })
@@ -272,15 +281,7 @@ func testMoveToTheClientsNode(t *testing.T, wait time.Duration) {
 	gate.clients.moveWait = wait
 	c := gate.Dial()
 	id := c.Session()
-	owner, _ := one.Pool.Owner(id)
-	s, err := one.Pool.Find(owner, id, "")
-	if err != nil {
-		t.Fatal(err)
-	}
-	m, err := s.BeginMove(t.Context(), gate.Pool.Epoch())
-	if err != nil {
-		t.Fatal(err)
-	}
+	m := one.beginMove(id, gate)
 	defer m.Stop()
 	renamed := c.Begin("session.rename", object{"session_id": id, "name": "new"})
 	run := c.Begin("exec.run", object{"session_id": id, "command": ":"})
@@ -343,14 +344,7 @@ func TestNameOfALostMove(t *testing.T) {
 		c := one.Dial()
 		id := c.Call("session.create", object{"name": "build"}).Str("session_id")
 		owner, _ := one.Pool.Owner(id)
-		s, err := one.Pool.Find(owner, id, "")
-		if err != nil {
-			t.Fatal(err)
-		}
-		m, err := s.BeginMove(t.Context(), cl.node("two").Pool.Epoch())
-		if err != nil {
-			t.Fatal(err)
-		}
+		m := one.beginMove(id, cl.node("two"))
 		if err := m.Commit(nil); err != nil {
 			t.Fatal(err)
 		}
