@@ -5,7 +5,6 @@ import (
 	"encoding/json"
 	"fmt"
 	"io"
-	"net"
 	"net/http"
 	"os"
 	"os/exec"
@@ -195,7 +194,10 @@ func threadTime(pid int) (sum time.Duration) {
 // startCluster starts as many nats-servers as nodes, and returns when each node knows the others.
 func startCluster(n int) *cluster {
 	c := &cluster{dir: must(os.MkdirTemp("", "trl-bench-nats-"))}
-	ports := freePorts(3 * n)
+	ports := make([]string, 3*n)
+	for i := range ports {
+		ports[i] = freePort()
+	}
 	var routes []string
 	for i := range n {
 		c.urls = append(c.urls, fmt.Sprint("nats://127.0.0.1:", ports[i]))
@@ -206,11 +208,11 @@ func startCluster(n int) *cluster {
 		dir := filepath.Join(c.dir, fmt.Sprint(i))
 		check(os.Mkdir(dir, 0o700))
 		conf := filepath.Join(dir, "conf")
-		check(os.WriteFile(conf, fmt.Appendf(nil, `listen: 127.0.0.1:%d
-http: "127.0.0.1:%d"
+		check(os.WriteFile(conf, fmt.Appendf(nil, `listen: 127.0.0.1:%s
+http: "127.0.0.1:%s"
 server_name: nats%d
 jetstream { store_dir: %q, sync_interval: always }
-cluster { name: bench, listen: "127.0.0.1:%d", routes: [%s] }
+cluster { name: bench, listen: "127.0.0.1:%s", routes: [%s] }
 `, ports[i], ports[2*n+i], i, dir, ports[n+i], strings.Join(routes, ", ")), 0o600))
 		c.servers = append(c.servers, launch(exec.Command(*natsServer, "-c", conf, "-l", filepath.Join(dir, "log")), dir))
 	}
@@ -266,13 +268,4 @@ func (c *cluster) messages() map[string]int {
 		}
 	}
 	return all
-}
-
-func freePorts(n int) (ports []int) {
-	for range n {
-		l := must(net.Listen("tcp", "127.0.0.1:0"))
-		defer l.Close() // all are held until all are found
-		ports = append(ports, l.Addr().(*net.TCPAddr).Port)
-	}
-	return ports
 }
