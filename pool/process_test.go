@@ -173,12 +173,7 @@ func TestWaitForPortAndHTTP(t *testing.T) {
 	r := newRig(t, Config{})
 	s := r.create(protocol.SessionCreate{})
 	p := r.process(s, protocol.ProcessStart{Command: "sleep 71021"})
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	port := l.Addr().(*net.TCPAddr).Port
-	l.Close()
+	port := testkit.Port(t)
 	if w := await(t, p, protocol.Until{Port: port}, 150*time.Millisecond); w.Met {
 		t.Fatal("a closed port is open")
 	}
@@ -193,8 +188,9 @@ func TestWaitForPortAndHTTP(t *testing.T) {
 		w.WriteHeader(status)
 	}))
 	srv.Listener.Close()
+	var err error
 	if srv.Listener, err = net.Listen("tcp", "127.0.0.1:"+strconv.Itoa(port)); err != nil {
-		t.Skip("the port was taken meanwhile")
+		t.Fatal(err)
 	}
 	srv.Start()
 	defer srv.Close()

@@ -204,12 +204,7 @@ func TestSecretsStayOutOfLogs(t *testing.T) { // K4, K16, K19
 }
 
 func TestMetricsOnTheirOwnListener(t *testing.T) {
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	addr := l.Addr().String()
-	l.Close()
+	addr := fmt.Sprint("127.0.0.1:", testkit.Port(t))
 	g := start(t, withTokens, func(c *Config) { c.MetricsListen = addr })
 	if resp, body := get(t, "http://"+addr+"/metrics"); resp.StatusCode != 200 || !strings.Contains(body, "go_goroutines") {
 		t.Errorf("%d", resp.StatusCode)

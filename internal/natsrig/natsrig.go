@@ -52,7 +52,7 @@ func StartWith(t testing.TB, n int, o Options) *Cluster {
 	t.Helper()
 	testkit.StartsProcesses(t)
 	c := &Cluster{t: t}
-	ports := rig.Ports(t, 2*n)    // a server must know its peers' ports before it starts
+	ports := testkit.Ports(t, 2*n)    // a server must know its peers' ports before it starts
 	routes := make([][]string, n) // of each server
 	paths := make([][]*Proxy, n)
 	for i := range n {

@@ -9,6 +9,8 @@ import (
 	"slices"
 	"strings"
 	"syscall"
+
+	"trl/internal/testkit"
 )
 
 // Build puts the gateway at path. The link's path identifies the gateways of one test binary.
@@ -18,7 +20,7 @@ func Build(path string) error { return BuildProgram(path, "trl", ".", "trl/cmd/t
 // more flags of `go build`. The test binaries of a module build into one directory, one after the other, so that only the first of them links the
 // program.
 func BuildProgram(path, name, folder, pkg string, flags ...string) error {
-	dir := buildDir()
+	dir := testkit.SharedDir()
 	lock, err := os.OpenFile(filepath.Join(dir, "lock"), os.O_CREATE|os.O_RDWR, 0o600)
 	if err != nil {
 		return err
@@ -38,18 +40,4 @@ func BuildProgram(path, name, folder, pkg string, flags ...string) error {
 		return fmt.Errorf("go build: %w\n%s", err, strings.TrimSpace(string(out)))
 	}
 	return os.Link(built, path)
-}
-
-// buildDir is a directory that only this user may enter. Test binaries share it.
-func buildDir() string {
-	dir := filepath.Join(os.TempDir(), fmt.Sprint("trl-tests-", os.Getuid()))
-	_ = os.Mkdir(dir, 0o700)
-	info, err := os.Lstat(dir)
-	if err != nil {
-		panic(err)
-	}
-	if st := info.Sys().(*syscall.Stat_t); !info.IsDir() || int(st.Uid) != os.Getuid() || info.Mode().Perm() != 0o700 {
-		panic(dir + " is not ours alone")
-	}
-	return dir
 }

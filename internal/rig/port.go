@@ -9,7 +9,6 @@ import (
 	"os/signal"
 	"strconv"
 	"strings"
-	"sync/atomic"
 	"syscall"
 	"testing"
 )
@@ -73,7 +72,7 @@ func PrintedPort(output string) (port int) {
 	return port
 }
 
-// SomebodyListens says whether a process listens on this port of 127.0.0.1. Unlike PortIsFree it does not count a connection whose own end got the port by chance.
+// SomebodyListens says whether a process listens on this port of 127.0.0.1. It does not count a connection whose own end got the port by chance.
 func SomebodyListens(t testing.TB, port int) bool {
 	t.Helper()
 	table, err := os.ReadFile("/proc/net/tcp")
@@ -87,35 +86,4 @@ func SomebodyListens(t testing.TB, port int) bool {
 		}
 	}
 	return false
-}
-
-// PortIsFree says whether this port can be listened on.
-func PortIsFree(port int) bool {
-	l, err := net.Listen("tcp", net.JoinHostPort("127.0.0.1", strconv.Itoa(port)))
-	if err != nil {
-		return false
-	}
-	l.Close()
-	return true
-}
-
-// lastPort is the number of ports that Ports has returned.
-var lastPort atomic.Int64
-
-// Ports returns ports on loopback that are free and stay so until somebody listens there: no other test binary gets them, and on usual machines no
-// connection, and no program that asks for any port.
-func Ports(t testing.TB, n int) (ports []int) {
-	t.Helper()
-	const first, each, slots = 12000, 1000, 20 // below 32768, where Linux begins to choose ports itself
-	for tries := 0; len(ports) < n; tries++ {
-		if tries == each {
-			t.Fatalf("no %d free ports", n)
-		}
-		port := first + each*(slot()%slots) + int(lastPort.Add(1)%each)
-		if l, err := net.Listen("tcp", fmt.Sprintf("127.0.0.1:%d", port)); err == nil {
-			l.Close()
-			ports = append(ports, port)
-		}
-	}
-	return ports
 }

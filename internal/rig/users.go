@@ -3,11 +3,10 @@ package rig
 import (
 	"fmt"
 	"os"
-	"path/filepath"
-	"sync"
 	"sync/atomic"
-	"syscall"
 	"testing"
+
+	"trl/internal/testkit"
 )
 
 // Sessions of another user (--session-user), a gateway that is not root (--user), and sessions that may write only to some places
@@ -23,24 +22,9 @@ var lastUser atomic.Int64
 // UserRange returns a range of uids that no other test uses, also none in a folder that runs at the same time, because gateways do not know
 // of each other's ranges.
 func UserRange(n int64) string {
-	end := 64400 + 2000*int64(slot()) + lastUser.Add(n)
+	end := 64400 + 2000*int64(testkit.Slot()) + lastUser.Add(n)
 	return fmt.Sprintf("%d-%d", end-n, end-1)
 }
-
-// slot returns a number that no other test binary has at the same time.
-var slot = sync.OnceValue(func() int {
-	for n := range 100 {
-		fd, err := syscall.Open(filepath.Join(buildDir(), fmt.Sprint("slot-", n)), syscall.O_CREAT|syscall.O_RDWR|syscall.O_CLOEXEC, 0o600)
-		if err != nil {
-			panic(err)
-		}
-		if syscall.Flock(fd, syscall.LOCK_EX|syscall.LOCK_NB) == nil {
-			return n // the descriptor stays open, so the process keeps the lock until its end
-		}
-		syscall.Close(fd)
-	}
-	panic("100 test binaries at once")
-})
 
 func OnlyRoot(t testing.TB) {
 	t.Helper()

@@ -10,6 +10,7 @@ import (
 	"testing"
 
 	"github.com/prometheus/client_golang/prometheus/testutil"
+	"golang.org/x/sys/unix"
 
 	"trl/internal/testkit"
 	"trl/runtime/procfs"
@@ -24,7 +25,14 @@ func leave(t *testing.T, env ...string) (marked string) {
 	if err := c.Run(); err != nil {
 		t.Fatal(err)
 	}
-	testkit.Eventually(t, "the orphan runs", func() bool { return len(testkit.Alive(marked)) == 1 })
+	testkit.Eventually(t, "the orphan runs", func() bool {
+		pids := testkit.Alive(marked)
+		if len(pids) != 1 {
+			return false
+		}
+		sid, err := unix.Getsid(pids[0]) // setsid itself still has the session of the shell, and sleep its own
+		return err == nil && sid == pids[0]
+	})
 	t.Cleanup(func() {
 		for _, pid := range testkit.Alive(marked) {
 			procfs.SignalIf(pid, 9, func(int) bool { return true })

@@ -4,11 +4,11 @@ import (
 	"bufio"
 	"encoding/json"
 	"fmt"
-	"net"
 	"net/http"
 	"os"
 	"os/exec"
 	"path/filepath"
+	"strconv"
 	"strings"
 	"testing"
 
@@ -79,41 +79,32 @@ type startedGateway struct {
 }
 
 // startExample starts a gateway and the example's server, and returns the address of its page. The gateway has to know the page's origin before its server
-// runs, so the port may be taken meanwhile; then it tries another one.
+// runs.
 func startExample(t *testing.T, rig, node string) (startedGateway, string) {
 	t.Helper()
-	for try := 0; ; try++ {
-		free, err := net.Listen("tcp", "127.0.0.1:0")
-		if err != nil {
-			t.Fatal(err)
-		}
-		_, port, _ := net.SplitHostPort(free.Addr().String())
-		free.Close()
-		var gateway startedGateway
-		post(t, rig+"/start", &gateway, "--origin", "http://127.0.0.1:"+port)
-		server := exec.Command(node, "server.ts")
-		server.Dir = example
-		server.Env = append(os.Environ(), "TRL_URL="+gateway.URL, "TRL_TOKEN="+gateway.Tokens["user"], "PORT="+port, "NODE_NO_WARNINGS=1")
-		server.Stderr = os.Stderr
-		out, err := server.StdoutPipe()
-		if err != nil {
-			t.Fatal(err)
-		}
-		if err := testkit.Start(server); err != nil {
-			t.Fatal(err)
-		}
-		t.Cleanup(func() {
-			server.Process.Kill()
-			server.Wait()
-		})
-		line, err := bufio.NewReader(out).ReadString('\n')
-		if err == nil {
-			return gateway, strings.TrimSpace(line)
-		}
-		if try == 5 {
-			t.Fatalf("the example's server: %v", err)
-		}
+	port := strconv.Itoa(testkit.Port(t))
+	var gateway startedGateway
+	post(t, rig+"/start", &gateway, "--origin", "http://127.0.0.1:"+port)
+	server := exec.Command(node, "server.ts")
+	server.Dir = example
+	server.Env = append(os.Environ(), "TRL_URL="+gateway.URL, "TRL_TOKEN="+gateway.Tokens["user"], "PORT="+port, "NODE_NO_WARNINGS=1")
+	server.Stderr = os.Stderr
+	out, err := server.StdoutPipe()
+	if err != nil {
+		t.Fatal(err)
 	}
+	if err := testkit.Start(server); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		server.Process.Kill()
+		server.Wait()
+	})
+	line, err := bufio.NewReader(out).ReadString('\n')
+	if err != nil {
+		t.Fatalf("the example's server: %v", err)
+	}
+	return gateway, strings.TrimSpace(line)
 }
 
 // post asks the rig for something; args are for a gateway.

@@ -3,7 +3,6 @@ package cluster
 import (
 	"crypto/rand"
 	"fmt"
-	"net"
 	"os"
 	"path/filepath"
 	"strings"
@@ -52,12 +51,7 @@ func (n *nodes) flagsAt(servers []string, name string, more ...string) []string 
 // behindProxy returns the flags of a node that the others reach through a proxy.
 func (n *nodes) behindProxy() (flags []string, link *natsrig.Proxy) {
 	n.t.Helper()
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		n.t.Fatal(err)
-	}
-	port := l.Addr().(*net.TCPAddr).Port
-	l.Close()
+	port := testkit.Port(n.t)
 	link = natsrig.NewProxy(n.t, &natsrig.Server{Port: port})
 	return []string{"--cluster-listen", fmt.Sprint("127.0.0.1:", port), "--cluster-advertise", fmt.Sprint("wss://127.0.0.1:", link.Port)}, link
 }

@@ -2,7 +2,6 @@ package commands
 
 import (
 	"fmt"
-	"net"
 	"slices"
 	"strings"
 	"testing"
@@ -199,12 +198,7 @@ func TestKillTakesTheTreeAndFreesThePort(t *testing.T) {
 // F7: ready, not yet, or never: and then why.
 func TestWaitSaysReadyOrWhyNot(t *testing.T) {
 	c := rig.Shared(t, "f").Dial(t)
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	port := l.Addr().(*net.TCPAddr).Port
-	l.Close()
+	port := testkit.Port(t)
 	for _, sh := range rig.Shells {
 		s := c.Session(object{"shell": sh})
 		begin := func(command string) string {

@@ -129,10 +129,7 @@ func TestHTTPPage(t *testing.T) {
 		script += m[1] + "printf '%s' '" + end + "'\n"
 	}
 	g, token := gatewayWithToken(t)
-	port := 3000
-	for !rig.PortIsFree(port) {
-		port++
-	}
+	port := testkit.Port(t)
 	for from, to := range map[string]string{"127.0.0.1:7681": g.Addr, "3000": strconv.Itoa(port), "$(cat ~/.local/state/trl/operator-token)": token} {
 		if !strings.Contains(script, from) {
 			t.Errorf("the page has no %q", from)

@@ -12,6 +12,7 @@ import (
 	"testing"
 
 	"trl/internal/rig"
+	"trl/internal/testkit"
 )
 
 var (
@@ -33,10 +34,7 @@ func TestExamplesOfThePage(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	port := 3000
-	for !rig.PortIsFree(port) {
-		port++
-	}
+	port := testkit.Port(t)
 	if !strings.Contains(string(page), "http.server 3000") {
 		t.Error("the page has another port")
 	}

@@ -3,7 +3,6 @@ package mcp
 import (
 	"fmt"
 	"io"
-	"net"
 	"regexp"
 	"strings"
 	"testing"
@@ -166,17 +165,19 @@ func TestOneWaitIsEnough(t *testing.T) {
 		matches(t, h.must("wait", object{"id": id, "until": `^ready on \d+$`, "yield_s": 50}), `condition met after `+took+`, running in the background `+someP+`: wait, send or stop\ncompiling\nready on 8`)
 		h.must("stop", object{"id": id})
 
-		l, err := net.Listen("tcp", "127.0.0.1:0") // free afterwards
-		if err != nil {
-			t.Fatal(err)
-		}
-		port := l.Addr().(*net.TCPAddr).Port
-		l.Close()
+		port := testkit.Port(t)
 		id = idIn(t, h.must("run", object{"command": fmt.Sprintf("sleep 1; exec python3 -m http.server --bind 127.0.0.1 %d", port), "background": true, "yield_s": 0}))
 		matches(t, h.must("wait", object{"id": id, "until": fmt.Sprint("port ", port), "yield_s": 50}), `condition met .*`)
 		session := regexp.MustCompile(`s-[a-z0-9]+`).FindString(ownLine(t, h))
+		var listed string
+		defer func() {
+			if t.Failed() {
+				t.Log(listed)
+			}
+		}()
 		testkit.Eventually(t, "its port is listed", func() bool {
-			return strings.Contains(h.must("list", object{"session": session}), fmt.Sprint("listens on ", port))
+			listed = h.must("list", object{"session": session})
+			return strings.Contains(listed, fmt.Sprint("listens on ", port))
 		})
 		h.must("stop", object{"id": id})
 	})
