@@ -160,7 +160,8 @@ func (e *elsewhere) get(ctx context.Context, method, path string) (*http.Respons
 // RoundTrip is one HTTP request over a link of its own, which ends with the request's context or with the body of the response.
 func (e *elsewhere) RoundTrip(r *http.Request) (*http.Response, error) {
 	t := &http.Transport{
-		DialContext:       func(ctx context.Context, _, _ string) (net.Conn, error) { return e.dial(ctx) },
+		// The transport's own context would not end with the request.
+		DialContext:       func(context.Context, string, string) (net.Conn, error) { return e.dial(r.Context()) },
 		DisableKeepAlives: true, DisableCompression: true, MaxResponseHeaderBytes: 32 << 10,
 	}
 	return t.RoundTrip(r)

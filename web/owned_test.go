@@ -6,17 +6,24 @@ import (
 	"fmt"
 	"io"
 	"net/http"
+	"net/http/httptest"
 	"os"
 	"path/filepath"
 	"strings"
+	"sync"
 	"testing"
 
 	"github.com/rs/zerolog"
 
+	"trl/cluster/link"
 	"trl/internal/testkit"
 	"trl/internal/testkit/gateway"
 	"trl/pool"
+	"trl/protocol"
 	"trl/web/audit"
+	"trl/web/auth"
+	"trl/web/rpc"
+	"trl/web/rpc/cluster"
 )
 
 // request makes a request with a token and returns the response with its body read.
@@ -162,6 +169,64 @@ func TestOldRecordingAtAnyNode(t *testing.T) {
 		if res, body := n.request("GET", "/v1/recordings/"+rec, gateway.ViewToken); res.StatusCode != 404 {
 			t.Errorf("another's at %s: %d %q", n.name, res.StatusCode, body)
 		}
+	}
+}
+
+// silentNodes are many nodes that cannot be dialled before the caller gives up.
+type silentNodes struct {
+	cluster.Nodes
+	epochs []string
+
+	mu   sync.Mutex
+	now  int // guarded by mu; dials under way
+	most int // guarded by mu
+}
+
+func (s *silentNodes) Self() protocol.Node { return protocol.Node{Node: "gate"} }
+
+func (s *silentNodes) Find(string) (protocol.Node, cluster.Standing) {
+	return protocol.Node{}, cluster.Gone
+}
+
+func (s *silentNodes) All() (all []protocol.Node) {
+	for _, epoch := range s.epochs {
+		all = append(all, protocol.Node{Node: "node " + epoch, Epoch: epoch})
+	}
+	return all
+}
+
+func (s *silentNodes) Dial(ctx context.Context, _ string, _ *link.Hello) (*link.Conn, error) {
+	s.mu.Lock()
+	s.now++
+	s.most = max(s.most, s.now)
+	s.mu.Unlock()
+	<-ctx.Done()
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.now--
+	return nil, context.Cause(ctx)
+}
+
+// TestSearchIsBounded: a recording of an earlier epoch is searched for at so many nodes at the same time, and not for long.
+func TestSearchIsBounded(t *testing.T) {
+	t.Parallel()
+	nodes := &silentNodes{}
+	for i := range maxAskedForOld + 40 {
+		nodes.epochs = append(nodes.epochs, fmt.Sprintf("epoch%03d", i))
+	}
+	g := start(t, func(c *Config) { c.Cluster = rpc.Cluster{Node: "gate", Nodes: nodes} })
+	grant := &auth.Grant{Principal: auth.Principal{Subject: "somebody", Role: auth.Admin}}
+	client := httptest.NewRequestWithContext(t.Context(), "GET", "/v1/recordings/r-old", nil)
+	if found := (&elsewhere{s: g.Server, g: grant, epoch: "an old one", client: client}).search("/v1/recordings/r-old"); found != nil {
+		t.Error("a silent node has it")
+	}
+	testkit.Eventually(t, "no dial is left", func() bool {
+		nodes.mu.Lock()
+		defer nodes.mu.Unlock()
+		return nodes.now == 0
+	})
+	if nodes.most != maxAskedForOld {
+		t.Errorf("%d nodes were asked at the same time", nodes.most)
 	}
 }
 
