@@ -1,6 +1,7 @@
 package host
 
 import (
+	"bytes"
 	"context"
 	"fmt"
 	"os"
@@ -10,7 +11,6 @@ import (
 	"testing"
 
 	"github.com/prometheus/client_golang/prometheus/testutil"
-	"golang.org/x/sys/unix"
 
 	"trl/internal/testkit"
 	"trl/runtime/procfs"
@@ -25,13 +25,9 @@ func leave(t *testing.T, env ...string) (marked string) {
 	if err := c.Run(); err != nil {
 		t.Fatal(err)
 	}
+	started := []byte("sleep\x00" + marked + "\x00") // until then it may still be the shell or setsid
 	testkit.Eventually(t, "the orphan runs", func() bool {
-		pids := testkit.Alive(marked)
-		if len(pids) != 1 {
-			return false
-		}
-		sid, err := unix.Getsid(pids[0]) // setsid itself still has the session of the shell, and sleep its own
-		return err == nil && sid == pids[0]
+		return len(testkit.PidsWhose("cmdline", func(text []byte) bool { return bytes.Equal(text, started) })) == 1
 	})
 	t.Cleanup(func() {
 		for _, pid := range testkit.Alive(marked) {

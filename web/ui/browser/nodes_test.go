@@ -42,7 +42,7 @@ func nodeRow(name string) string {
 	if name == "" {
 		name = "All nodes"
 	}
-	return fmt.Sprintf(`[...document.querySelectorAll(".nodes tbody tr")].find((row) => row.querySelector("button").textContent === %q)`, name)
+	return fmt.Sprintf(`[...document.querySelectorAll(".nodes tbody tr")].find((row) => row.querySelector("button")?.textContent === %q)`, name)
 }
 
 // placed chooses where the dialog makes a session, and waits for its terminal.
@@ -113,6 +113,10 @@ func TestNodesOfACluster(t *testing.T) {
 	p.until("the node is shown as draining and offers no new session", `/draining/.test(`+nodeRow("n2")+`.textContent) && `+nodeRow("n2")+`.querySelector("button[aria-label^='New session']").disabled`)
 	n2.rpc(`{"method":"system.drain","params":{"undo":true}}`)
 	p.until("the node is ready again", `/ready/.test(`+nodeRow("n2")+`.textContent)`)
+
+	p.run(`trl.nodes.changed.emit(trl.nodes.list = [...Array.from({ length: 300 }, (_, i) => ({ ...trl.nodes.list[1], node: "m" + i, draining: i === 299 })), ...trl.nodes.list])`)
+	p.until("of many nodes the table has this one, those that take no sessions, and some others", `document.querySelectorAll(".nodes tbody button[aria-pressed]").length === 101 && `+nodeRow("n1")+` && `+nodeRow("m299")+` && !`+nodeRow("m298")+` && /^202 more/.test(document.querySelector(".nodes-more").textContent)`)
+	p.until("a refresh shows the real ones again", `!document.querySelector(".nodes-more")`)
 
 	n2.keeper.Process.Signal(syscall.SIGSTOP)
 	p.until("the list says which node does not answer and keeps its sessions", `/n2 does not answer/.test(document.querySelector(".silent-nodes:not([hidden])")?.textContent) && document.querySelectorAll(".session.silent").length === 2 && document.querySelectorAll(".session").length === 3`)

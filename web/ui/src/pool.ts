@@ -10,6 +10,7 @@ import type { View } from "./view";
 import type { Node } from "./wire";
 
 const every = 2000; // ms between two requests for the nodes
+const maxRows = 100; // nodes in the table
 
 // The whole pool: how full, busy and fast it is, and the work of the reaper. In a cluster it has the nodes, and shows the pool of one of them or of all.
 export class Pool implements View {
@@ -87,12 +88,22 @@ export class Pool implements View {
     this.rows.dataset.said = said;
     const focused = this.rows.contains(document.activeElement) ? (document.activeElement as HTMLElement).dataset.focus : undefined;
     const sum = (of: "active_sessions" | "max_sessions") => list.reduce((total, node) => total + node[of], 0);
+    const shown = this.mostTelling(list, silent);
     fill(
       this.rows,
       h("tr", {}, this.choice("", "All nodes"), h("td", {}, ""), h("td", { class: "num nodes-all" }, `${sum("active_sessions")} / ${sum("max_sessions")}`), ...["", "", "", ""].map(() => h("td"))),
-      ...list.map((node) => this.row(node, silent.includes(node.node))),
+      ...shown.map((node) => this.row(node, silent.includes(node.node))),
+      shown.length < list.length && h("tr", {}, h("td", { class: "muted nodes-more", attr: { colspan: 7 } }, `${list.length - shown.length} more. \`trl nodes\` lists all.`)),
     );
     if (focused) this.rows.querySelector<HTMLElement>(`[data-focus="${CSS.escape(focused)}"]`)?.focus();
+  }
+
+  /** At most maxRows of the nodes, in the order of the list: the one that answers and the chosen one, those that take no sessions, and some of the others. */
+  private mostTelling(list: readonly Node[], silent: readonly string[]): readonly Node[] {
+    if (list.length <= maxRows) return list;
+    const rank = (node: Node) => (node.self || node.node === this.samples.node ? 0 : nodeState(node) !== "ready" || silent.includes(node.node) ? 1 : 2);
+    const kept = new Set(list.toSorted((a, b) => rank(a) - rank(b)).slice(0, maxRows)); // the sort keeps the order by name
+    return list.filter((node) => kept.has(node));
   }
 
   private row(node: Node, silent: boolean): HTMLElement {
