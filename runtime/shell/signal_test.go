@@ -90,7 +90,8 @@ func TestSignalTable(t *testing.T) {
 					continue
 				}
 				for _, sig := range row.signals {
-					row.run(t, openSession(t, h, path), sig)
+					for tries := 0; !row.run(t, openSession(t, h, path), sig, name == "ash" && tries < 4); tries++ {
+					}
 				}
 			}
 		})
@@ -100,8 +101,8 @@ func TestSignalTable(t *testing.T) {
 // work is the part of a row's command that waits or loops. The row's traps are set before it.
 var work = regexp.MustCompile(`\b(while|until|sleep) `)
 
-// run runs the row with one signal.
-func (row signalRow) run(t *testing.T, s *session, name string) {
+// run runs the row with one signal. mayHang: the shell may hang at the signal, see PROTOCOL.md. Then another takes its place, and run returns false.
+func (row signalRow) run(t *testing.T, s *session, name string, mayHang bool) (ran bool) {
 	t.Helper()
 	sig, fault := protocol.ParseSignal(name)
 	if fault != nil {
@@ -138,6 +139,10 @@ func (row signalRow) run(t *testing.T, s *session, name string) {
 		if code < 0 {
 			code, signal = 128+int(sig), name
 		}
+		if mayHang && row.count[0] == 1 && r.Died && r.Code == 137 && !r.Cancelled && r.Err == nil {
+			s.want("echo $X", "kept\n")
+			return false
+		}
 		if r.out != row.out || r.Code != code || r.Signal != signal || r.Died || r.Cancelled || r.Err != nil {
 			t.Errorf("%s: printed %q, %v", what, r.out, r.Outcome)
 		}
@@ -146,4 +151,5 @@ func (row signalRow) run(t *testing.T, s *session, name string) {
 		}
 	}
 	s.want("echo $X", "kept\n")
+	return true
 }
