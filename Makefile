@@ -128,6 +128,9 @@ bench-scale: build ## 1 to 4,000 sessions: create, use, idle, memory, destroy; A
 bench-idle: build ## descriptors, memory and processor time of idle sessions; ARGS='-sizes 100,4000'
 	$(BENCH_RUN) idle -out $(FIGURES) $(ARGS)
 
+bench-principals: build ## 10,000 tokens, each of another principal, beside one; ARGS='-principals 1000'
+	$(BENCH_RUN) principals -out $(FIGURES) $(ARGS)
+
 bench-agent: build ## an agent's work, compared with bash -c per command and a shell with markers; ARGS='-agents 1,8'
 	$(BENCH_RUN) agent -out $(FIGURES) $(ARGS)
 
@@ -211,4 +214,4 @@ release-check: ## a trial release for amd64, built twice in two places: the same
 clean: ## remove build results
 	rm -rf bin dist
 
-.PHONY: cluster cluster-sim cluster-history relayed clients clients-python clients-typescript documents release release-check deploy otel help generate screenshots build arm64 amd64 run check quick near deps test race fmt lint audit fuzz fuzz-smoke bench bench-scale bench-idle bench-agent bench-comeback bench-kept bench-clients bench-cluster bench-plots bench-go soak test-soak soak-crash soak-once once contract clean
+.PHONY: cluster cluster-sim cluster-history relayed clients clients-python clients-typescript documents release release-check deploy otel help generate screenshots build arm64 amd64 run check quick near deps test race fmt lint audit fuzz fuzz-smoke bench bench-scale bench-idle bench-principals bench-agent bench-comeback bench-kept bench-clients bench-cluster bench-plots bench-go soak test-soak soak-crash soak-once once contract clean

@@ -70,6 +70,14 @@ func nodesCost() error {
 	spent := samples{float64(threadTime(relay)-used) / float64(*rounds)}
 	emit(figure.New("exec.run, relaying gateway's CPU", "RelayCPU", figure.Nanoseconds, nil, spent).Below(100e3))
 
+	posted := func(g *child) func() {
+		rpc := strings.Replace(g.addr, "ws", "http", 1) + "/v1/rpc"
+		return func() { ok(post(rpc, line)) }
+	}
+	f, o = turns(*rounds, posted(own), posted(other))
+	row("POST /v1/rpc over another node / at the owner", f, o)
+	emit(added("POST /v1/rpc, added, p50", f, o, 0.5))
+
 	n := *stream << 20
 	direct, relayed := dial(own.addr+"/v1/ws", "trl.v1+bin"), dial(other.addr+"/v1/ws", "trl.v1+bin")
 	f, o = turns(5, func() { follow(direct, made.SessionID, n, 0) }, func() { follow(relayed, made.SessionID, n, 0) })

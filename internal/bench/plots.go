@@ -29,6 +29,7 @@ func plots() error {
 		e Kept
 		i Idle
 		n figure.Report
+		p figure.Report
 	)
 	for _, one := range []struct {
 		name string
@@ -37,6 +38,7 @@ func plots() error {
 	}{
 		{"bench", &r, func() error { text = tableOf(text, "bench", benchTable(r)); return nil }},
 		{"nodes", &n, func() error { text = tableOf(text, "nodes", benchTable(n)); return nil }},
+		{"principals", &p, func() error { text = tableOf(text, "principals", benchTable(p)); return nil }},
 		{"scale", &s, func() error { text = tableOf(text, "scale", scaleTable(s)); return scalePlots(s) }},
 		{"idle", &i, func() error { text = tableOf(text, "idle", idleTable(i)); return nil }},
 		{"agent", &a, func() error { text = tableOf(text, "agent", agentTable(a)); return nil }},

@@ -52,8 +52,8 @@ func StartWith(t testing.TB, n int, o Options) *Cluster {
 	t.Helper()
 	testkit.StartsProcesses(t)
 	c := &Cluster{t: t}
-	ports := testkit.Ports(t, 2*n)    // a server must know its peers' ports before it starts
-	routes := make([][]string, n) // of each server
+	ports := testkit.Ports(t, 2*n) // a server must know its peers' ports before it starts
+	routes := make([][]string, n)  // of each server
 	paths := make([][]*Proxy, n)
 	for i := range n {
 		for j := range n {

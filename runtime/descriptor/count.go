@@ -1,6 +1,8 @@
 package descriptor
 
 import (
+	"fmt"
+
 	"golang.org/x/sys/unix"
 )
 
@@ -21,6 +23,15 @@ func Count() (open, most int) {
 	}
 	unix.Close(fd)
 	return fd, most
+}
+
+// KeptBack returns an EMFILE error if only a tenth of this process's descriptors is left: they are for the sessions that exist, so that these can still
+// run commands when there is no room for another one. Those that shell.readyShare lets stay ready need seven hundredths.
+func KeptBack() error {
+	if open, most := Count(); most > 0 && open > most-most/10 {
+		return fmt.Errorf("%d of %d descriptors are open; the others are for the sessions that exist: %w", open, most, unix.EMFILE)
+	}
+	return nil
 }
 
 // Short reports whether a process has so many descriptors open (four fifths) that ended work must give back its own before a

@@ -20,6 +20,9 @@ func (l LocalKeeper) DescriptorsShort() bool {
 func (l LocalKeeper) Gone() bool { return false }
 
 func (l LocalKeeper) Group(id string) (own.KeptGroup, error) {
+	if err := descriptor.KeptBack(); err != nil {
+		return nil, err
+	}
 	g, err := l.NewGroup(id)
 	if err != nil {
 		return nil, err

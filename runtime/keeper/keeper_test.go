@@ -1082,6 +1082,17 @@ func TestShortOfDescriptors(t *testing.T) {
 	if n.MostDescriptors != most || n.Descriptors < most/2 || n.Descriptors > most*9/10 || len(held) < most/2 {
 		t.Errorf("short with %d held: %+v", len(held), n)
 	}
+	other := must(c.Group("s-2"))
+	for n.Descriptors <= most-most/10 {
+		held = append(held, must(g.Hold(0))...)
+		n = must(c.Numbers())
+	}
+	if _, err := c.Group("s-3"); !errors.Is(err, unix.EMFILE) {
+		t.Errorf("another session with %d of %d descriptors: %v", n.Descriptors, most, err)
+	}
+	if _, err := other.NewScope(); err != nil {
+		t.Errorf("a session that exists: %v", err)
+	}
 	g.Drop(held...)
 	testkit.Eventually(t, "enough again", func() bool { return !c.DescriptorsShort() })
 	for { // a failure for want of descriptors is a sign, too

@@ -21,6 +21,11 @@ func (s *server) open(id string) (*session, error) {
 	if known {
 		return nil, fmt.Errorf("group %s: %w", id, fs.ErrExist)
 	}
+	if old == nil {
+		if err := descriptor.KeptBack(); err != nil {
+			return nil, err
+		}
+	}
 	g, err := s.host.NewGroup(id)
 	if err != nil {
 		return nil, err

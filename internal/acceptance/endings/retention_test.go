@@ -243,6 +243,46 @@ func TestFewSessionsAreReady(t *testing.T) {
 	}
 }
 
+// TestFullServerGoesOnWorking: when there are no descriptors for another session, those that exist can run commands, start processes and be given back.
+func TestFullServerGoesOnWorking(t *testing.T) {
+	for _, flags := range [][]string{nil, {"--single-process"}} {
+		t.Run(fmt.Sprint(flags), func(t *testing.T) {
+			t.Parallel()
+			g := rig.StartTuned(t, rig.StartedBy("prlimit", "--nofile=1000"), append(flags, "--warm", "0", "--isolation", "none")...)
+			c := g.Dial(t)
+			var ids []string
+			for {
+				f := c.Try("session.create", object{"shell": "/bin/sh"})
+				if f.OK {
+					ids = append(ids, f.Data.Str("session_id"))
+					testkit.Eventually(t, "the new session works", func() bool {
+						return c.Try("exec.run", object{"session_id": ids[len(ids)-1], "command": fmt.Sprint("here=", len(ids))}).OK
+					})
+					continue
+				}
+				if f.Code() != "LIMIT_EXCEEDED" || len(ids) < 15 {
+					t.Fatalf("after %d sessions: %v", len(ids), f.Error)
+				}
+				break
+			}
+			t.Logf("%d sessions", len(ids))
+			for i, s := range ids {
+				testkit.Eventually(t, "a session works, once enough others rest", func() bool {
+					f := c.Try("exec.run", object{"session_id": s, "command": "echo $here"})
+					return f.OK && f.Data.Stdout() == fmt.Sprintln(i+1)
+				})
+			}
+			testkit.Eventually(t, "a session starts a process", func() bool {
+				return c.Try("process.start", object{"session_id": ids[0], "command": "sleep 300"}).OK
+			})
+			for _, s := range ids[1:] {
+				c.Call("session.destroy", object{"session_id": s, "force": true})
+			}
+			testkit.Eventually(t, "there is room again", func() bool { return c.Try("session.create", object{"shell": "/bin/sh"}).OK })
+		})
+	}
+}
+
 // TestRetentionGivesAllBack: when the retention of everything is over, nothing of it is held, also by a gateway that took over.
 func TestRetentionGivesAllBack(t *testing.T) {
 	for _, tier := range rig.Tiers {
