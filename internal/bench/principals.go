@@ -17,8 +17,8 @@ import (
 // What many principals cost: a gateway whose token file has *principals tokens, beside one with a single token. Everything goes over POST /v1/rpc, so
 // nothing is kept for a connection.
 
-// tenants is a gateway with some tokens, each of a principal of its own.
-type tenants struct {
+// tokenGateway is a gateway with some tokens, each of a principal of its own.
+type tokenGateway struct {
 	*child
 	rpc, tokens string // the URL, and the token file
 	n           int
@@ -31,7 +31,7 @@ func principalsCost() error {
 		*rounds, most = 50, 500
 	}
 	openFiles()
-	few, many := startTenants(1), startTenants(most)
+	few, many := startWithTokens(1), startWithTokens(most)
 	defer few.stop()
 	defer many.stop()
 	c := gateway()
@@ -42,7 +42,7 @@ func principalsCost() error {
 	fmt.Println(report.Machine)
 	figure.Header(os.Stdout)
 
-	rss := func(g *tenants) samples { return samples{status(gatewayOf(g.cmd.Process.Pid)).rss} }
+	rss := func(g *tokenGateway) samples { return samples{status(gatewayOf(g.cmd.Process.Pid)).rss} }
 	emit(figure.New(fmt.Sprintf("%d tokens / 1: gateway's RSS", most), "RSSOfTokens", figure.Bytes, rss(few), rss(many)))
 	var f, o samples
 	for i := range 5 {
@@ -53,7 +53,7 @@ func principalsCost() error {
 
 	next := 0
 	other := func() int { next = (next + 7919) % many.n; return next } // each request of another principal
-	ping := func(g *tenants, of func() int) func() {
+	ping := func(g *tokenGateway, of func() int) func() {
 		return func() { g.call(of(), "system.ping", map[string]any{}) }
 	}
 	one := func() int { return 0 }
@@ -65,7 +65,7 @@ func principalsCost() error {
 	few.call(0, "session.create", map[string]any{"shell": "/bin/sh", "name": "mine"})
 	time.Sleep(2 * time.Second) // what follows a creation
 	emit(figure.New(fmt.Sprintf("%d principals with a session / 1: gateway's RSS", made), "RSSOfSessions", figure.Bytes, rss(few), rss(many)))
-	work := func(g *tenants, of func() int, method string, params map[string]any) func() {
+	work := func(g *tokenGateway, of func() int, method string, params map[string]any) func() {
 		return func() { g.call(of(), method, params) }
 	}
 	owner := func() int { return other() % min(made, 100) } // few enough that their sessions do not rest meanwhile
@@ -81,10 +81,10 @@ func principalsCost() error {
 	return save("principals", report)
 }
 
-// startTenants starts a gateway with n tokens.
-func startTenants(n int) *tenants {
+// startWithTokens starts a gateway with n tokens.
+func startWithTokens(n int) *tokenGateway {
 	dir := must(os.MkdirTemp("", "trl-bench-tokens-"))
-	g := &tenants{n: n, tokens: filepath.Join(dir, "tokens")}
+	g := &tokenGateway{n: n, tokens: filepath.Join(dir, "tokens")}
 	var file bytes.Buffer
 	for i := range n {
 		fmt.Fprintf(&file, "sha256:%x principal-%d user\n", sha256.Sum256([]byte(token(i))), i)
@@ -100,7 +100,7 @@ func startTenants(n int) *tenants {
 func token(i int) string { return fmt.Sprintf("token-%d-of-a-benchmark-on-loopback", i) }
 
 // try makes a request of a principal. It returns the answer and whether it is a result.
-func (g *tenants) try(principal, method string, params any) (answer []byte, ok bool) {
+func (g *tokenGateway) try(principal, method string, params any) (answer []byte, ok bool) {
 	r := must(http.NewRequest("POST", g.rpc, bytes.NewReader(request(1, method, params))))
 	r.Header.Set("Content-Type", "application/json")
 	r.Header.Set("Authorization", "Bearer "+principal)
@@ -110,14 +110,14 @@ func (g *tenants) try(principal, method string, params any) (answer []byte, ok b
 	return answer, bytes.Contains(answer, []byte(`"ok":true`))
 }
 
-func (g *tenants) call(principal int, method string, params any) {
+func (g *tokenGateway) call(principal int, method string, params any) {
 	if answer, ok := g.try(token(principal), method, params); !ok {
 		panic(string(answer))
 	}
 }
 
 // addToken adds a token to the file, and returns how long the gateway takes until it knows the token.
-func (g *tenants) addToken(i int) time.Duration {
+func (g *tokenGateway) addToken(i int) time.Duration {
 	text := must(os.ReadFile(g.tokens))
 	fresh := fmt.Sprint("fresh-", i, "-of-a-benchmark-on-loopback")
 	text = fmt.Appendf(text, "sha256:%x fresh-%d user\n", sha256.Sum256([]byte(fresh)), i)
@@ -136,7 +136,7 @@ func (g *tenants) addToken(i int) time.Duration {
 }
 
 // sessions makes a session for each principal, as far as the machine's limits allow.
-func (g *tenants) sessions() (made int, stopped string) {
+func (g *tokenGateway) sessions() (made int, stopped string) {
 	for made = range g.n {
 		answer, ok := g.try(token(made), "session.create", map[string]any{"shell": "/bin/sh", "name": "mine"})
 		if !ok {
