@@ -106,6 +106,9 @@ func (s *Session) takeMoved(x *moved.Session, a entry.Entry) (lost []string, err
 	if lost, err = sh.TakeState(x.State); err != nil {
 		return nil, err
 	}
+	if lost = slices.Concat(x.Lost, lost); len(lost) > 0 { // the next command tells, because a drain has nobody to tell
+		s.revived = s.revived.With(lost)
+	}
 	log := recovered{id: s.id}
 	if err := x.Write(s.sessionLog, log.ReadLine); err != nil {
 		return nil, err
@@ -128,7 +131,7 @@ func (s *Session) takeMoved(x *moved.Session, a entry.Entry) (lost []string, err
 		return nil, err
 	}
 	sh.SetEntryWriter(entryWriter{s})
-	return slices.Concat(x.Lost, lost), nil
+	return lost, nil
 }
 
 // Keep makes the session this node's. The old node has given it up.

@@ -37,27 +37,56 @@ func export(t *testing.T, m *Move) *moved.Session {
 // moveTo moves s to another pool.
 func moveTo(t *testing.T, s *Session, to *rig) *Session {
 	t.Helper()
+	there, lost := moveLosing(t, s, to)
+	if len(lost) > 0 {
+		t.Errorf("lost %q", lost)
+	}
+	return there
+}
+
+// moveLosing moves s to another pool, and returns what it has lost there.
+func moveLosing(t *testing.T, s *Session, to *rig) (there *Session, lost []string) {
+	t.Helper()
 	m, err := s.BeginMove(t.Context(), to.Epoch())
 	if err != nil {
 		t.Fatal(err)
 	}
 	defer m.Stop()
-	there, lost, err := to.Receive(t.Context(), m.ID, s.pool.epoch, export(t, m))
+	arriving, lost, err := to.Receive(t.Context(), m.ID, s.pool.epoch, export(t, m))
 	if err != nil {
 		t.Fatal(err)
-	}
-	if len(lost) > 0 {
-		t.Errorf("lost %q", lost)
 	}
 	if err := m.Commit(lost); err != nil {
 		t.Fatal(err)
 	}
-	if err := there.Keep(); err != nil {
+	if err := arriving.Keep(); err != nil {
 		t.Fatal(err)
 	}
-	there.Told()
+	arriving.Told()
 	m.Told()
-	return there.Session()
+	return arriving.Session(), lost
+}
+
+// TestNextCommandTellsWhatAMoveLost: its client may not have asked for the move. A session that moves on before that command keeps it in mind.
+func TestNextCommandTellsWhatAMoveLost(t *testing.T) {
+	t.Parallel()
+	a, b, c := newRig(t, Config{}), newRig(t, Config{}), newRig(t, Config{})
+	s := a.create(protocol.SessionCreate{Shell: "/bin/dash"})
+	want(t, s, "f() { echo f; }; x=kept", "")
+	s, lost := moveLosing(t, s, b)
+	if !slices.Equal(lost, []string{"functions"}) {
+		t.Errorf("lost %q", lost)
+	}
+	s, _ = moveLosing(t, s, c)
+	if r := want(t, s, "echo $x", "kept\n"); !r.ShellRestored || !slices.Equal(r.StateLost, lost) {
+		t.Errorf("%+v", r)
+	}
+	if r := want(t, s, "echo $x", "kept\n"); r.ShellRestored || len(r.StateLost) > 0 {
+		t.Errorf("it tells again: %+v", r)
+	}
+	if r := want(t, moveTo(t, s, a), "echo $x", "kept\n"); r.ShellRestored || len(r.StateLost) > 0 {
+		t.Errorf("a move that loses nothing: %+v", r)
+	}
 }
 
 // TestSessionMoves: what a session is, and what it has done, goes along. It can move on, and come back.

@@ -145,10 +145,7 @@ func (s *Session) reviveShell() (again <-chan time.Time) {
 		return nil
 	}
 	s.mu.Lock()
-	if s.revived != nil { // it died before, too, and no client was told yet
-		lost = shell.Union(s.revived.Lost, lost)
-	}
-	s.revived = &entry.Revived{Lost: lost} // the shell's entry says the same
+	s.revived = s.revived.With(lost) // the shell's entry says the same
 	s.mu.Unlock()
 	s.log.Info().Strs("lost", lost).Msg("shell died while idle, restored")
 	return nil

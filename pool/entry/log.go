@@ -267,16 +267,20 @@ func (m *Log) read(e *Entry) {
 	}
 }
 
+// With adds what another shell before the next command has lost. r may be nil.
+func (r *Revived) With(lost []string) *Revived {
+	if r != nil {
+		lost = shell.Union(r.Lost, lost)
+	}
+	return &Revived{Lost: lost}
+}
+
 // shellReplaced notes what was lost with the shell before.
 func (m *Log) shellReplaced(r *saved.Replaced) {
 	switch {
 	case r == nil:
 	case r.Seq == 0: // no command ran: the next command's client is told
-		lost := r.Lost
-		if m.Revived != nil {
-			lost = shell.Union(m.Revived.Lost, lost)
-		}
-		m.Revived = &Revived{Lost: lost}
+		m.Revived = m.Revived.With(r.Lost)
 	default:
 		for _, x := range slices.Backward(m.Work) {
 			if x.Done == nil && x.Begun != nil && x.Begun.Command.Seq == r.Seq {
