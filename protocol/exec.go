@@ -140,6 +140,15 @@ type ExecCancelled struct {
 	Reason    string `json:"reason,omitzero"` // ended | ignored | trapped
 }
 
+// Ended is the answer if the command had ended.
+func (q *ExecCancel) Ended(id string) *ExecCancelled {
+	a := &ExecCancelled{ExecID: id}
+	if q.Signal != "" {
+		a.Reason = SignalEnded
+	}
+	return a
+}
+
 // ExecAttach is the params of exec.attach.
 type ExecAttach struct {
 	ExecID      string `json:"exec_id"`

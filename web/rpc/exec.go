@@ -1,6 +1,7 @@
 package rpc
 
 import (
+	"errors"
 	"time"
 
 	"trl/pool"
@@ -174,6 +175,9 @@ func execCancel(k *call, q *protocol.ExecCancel) (any, bool, error) {
 				return &protocol.ExecCancelled{}, false, nil
 			}
 			e, err := k.exec(id)
+			if _, moves := errors.AsType[*pool.Move](err); moves { // only sessions whose commands have ended move
+				return q.Ended(id), false, nil
+			}
 			if err != nil {
 				return nil, false, err
 			}
@@ -195,11 +199,10 @@ func execCancel(k *call, q *protocol.ExecCancel) (any, bool, error) {
 		q.SessionID = s.ID()
 	}
 	return k.withSession(q.SessionRef, false, func(s *pool.Session) (any, bool, error) {
-		e := s.Current()
-		if e == nil {
-			return &protocol.ExecCancelled{}, false, nil
+		if e := s.Current(); e != nil {
+			return k.cancel(e, q)
 		}
-		return k.cancel(e, q)
+		return &protocol.ExecCancelled{}, false, nil
 	})
 }
 
@@ -214,7 +217,7 @@ func (k *call) cancel(e *pool.Exec, q *protocol.ExecCancel) (any, bool, error) {
 		told, withdrawn := e.Signal(sig)
 		if told == nil {
 			if data.Cancelled = withdrawn; !withdrawn {
-				data.Reason = protocol.SignalEnded
+				data = q.Ended(e.ID())
 			}
 			return data, false, nil
 		}
@@ -234,8 +237,7 @@ func (k *call) cancel(e *pool.Exec, q *protocol.ExecCancel) (any, bool, error) {
 		grace = &d
 	}
 	done, was := e.Cancel(grace)
-	data.Cancelled = was
-	if !was {
+	if data.Cancelled = was; !was {
 		return data, false, nil
 	}
 	return k.answerLater(func() (any, bool, error) {

@@ -2,6 +2,7 @@ package rpc
 
 import (
 	"fmt"
+	"reflect"
 	"strings"
 	"sync"
 	"testing"
@@ -73,6 +74,28 @@ func TestMovedSession(t *testing.T) {
 			t.Error("the name is not free")
 		} else {
 			c.Call("session.destroy", object{"session": "build"})
+		}
+	}
+}
+
+// TestCancelOfAnEndedCommandAfterAMove: a cancel that names the request of a command says what it said before its session moved.
+func TestCancelOfAnEndedCommandAfterAMove(t *testing.T) {
+	t.Parallel()
+	cl := newCluster(t, []string{"gate", "one", "two"})
+	c := cl.node("gate").Dial()
+	for from, to := range map[string]string{"gate": "one", "one": "two", "two": "gate"} {
+		s := c.Call("session.create", object{"node": from}).Str("session_id")
+		id := c.Begin("exec.run", object{"session_id": s, "command": ":"})
+		c.Answer(id)
+		var said []rig.Object
+		for range 2 {
+			for _, more := range []object{nil, {"signal": "INT"}} {
+				said = append(said, c.Call("exec.cancel", rig.With(object{"request_id": id}, more)))
+			}
+			c.Call("session.move", object{"session_id": s, "node": to})
+		}
+		if !reflect.DeepEqual(said[:2], said[2:]) || said[0].Yes("cancelled") || said[1].Str("reason") != string(protocol.SignalEnded) {
+			t.Errorf("from %s to %s: %v", from, to, said)
 		}
 	}
 }
