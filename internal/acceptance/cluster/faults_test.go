@@ -233,7 +233,7 @@ func (w *trial) makeFault() {
 // patience bounds what a client waits for: far longer than anything may take, so that what never ends is found.
 const patience = 4 * time.Minute
 
-// stepLimit bounds one thing that a client does: a minute for a request, and the time in which a client finds a gateway again that answers.
+// stepLimit bounds one request of a client: a minute for a request, and the time in which a client finds a gateway again that answers.
 const stepLimit = 90 * time.Second
 
 // client is the work of one client until ctx ends. Each principal has two.
@@ -272,6 +272,7 @@ type visit struct {
 	number    int
 	prefix    string
 	key       int
+	asked     time.Time // when the present request of a step began
 }
 
 // noted notes what an error says of a session, and reports whether there is none.
@@ -384,7 +385,8 @@ func (v *visit) step(s *client.Session) bool {
 	v.key++
 	key, sent := fmt.Sprintf("%s.%d", v.prefix, v.key), time.Now()
 	kind := rand.IntN(9)
-	defer func() { v.history.took(fmt.Sprintf("%s: step %d of %s", key, kind, s.ID()), sent) }()
+	v.asked = sent
+	defer func() { v.history.took(fmt.Sprintf("%s: step %d of %s", key, kind, s.ID()), v.asked) }()
 	switch kind {
 	case 0, 1:
 		r, err := s.Exec(v.ctx, v.history.command(v.principal, key), &client.ExecOptions{RequestKey: key})
@@ -562,6 +564,8 @@ func (v *visit) elsewhere(f func(c *client.Client) error) error {
 		if g == nil {
 			continue
 		}
+		v.history.took(v.prefix+": what came before "+p.name+" was asked", v.asked)
+		v.asked = time.Now()
 		c, dialErr := v.dial(v.ctx, g.Addr, v.number)
 		if dialErr != nil {
 			continue
