@@ -233,7 +233,7 @@ func (w *trial) makeFault() {
 // patience bounds what a client waits for: far longer than anything may take, so that what never ends is found.
 const patience = 4 * time.Minute
 
-// stepLimit bounds one request of a client: a minute for a request, and the time in which a client finds a gateway again that answers.
+// stepLimit bounds one request of a client: a minute, and the time in which a client finds a gateway again that answers.
 const stepLimit = 90 * time.Second
 
 // client is the work of one client until ctx ends. Each principal has two.
