@@ -102,7 +102,7 @@ func (p *Pool) revive(a *shell.Adoption, m *recovered) error {
 	s.earlier = q.Earlier
 	s.tag, s.created, s.key, s.commands, s.last = q.Tag, q.Created, q.Key, q.Commands+m.CommandsBegun, m.Last
 	s.dir, s.revived = cmp.Or(m.Dir, s.dir), m.Revived
-	s.savedShell.Store(m.Shell)
+	s.savedShell.Set(m.Shell)
 	m.ReserveLogs(a)
 	config := shell.ShellConfig{ID: m.id, Path: q.Shell, Restore: q.Restore, Limits: q.Limits}
 	var err error

@@ -18,7 +18,6 @@ import (
 	"trl/pool/token"
 	"trl/pool/warm"
 	"trl/protocol"
-	"trl/runtime/saved"
 	"trl/runtime/sessionlog"
 	"trl/runtime/shell"
 	"trl/statemachine"
@@ -90,7 +89,7 @@ type opening struct {
 // logged is the session log, and the last entry of the shell.
 type logged struct {
 	sessionLog *sessionlog.Log // set once, under mu, with the shell; nil: nothing can be written yet
-	savedShell atomic.Pointer[saved.Shell]
+	savedShell entry.Shell
 	logFailure sync.Once // logs that the session log fails
 }
 

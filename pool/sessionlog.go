@@ -30,11 +30,7 @@ func (s *Session) appendLog(e entry.Entry) {
 type entryWriter struct{ s *Session }
 
 // Shell writes the current state of the shell.
-func (w entryWriter) Shell(r saved.Shell) {
-	w.s.appendLog(entry.Entry{Shell: &r})
-	r.After = nil // an event, which is told once
-	w.s.savedShell.Store(&r)
-}
+func (w entryWriter) Shell(r saved.Shell) { w.s.savedShell.Append(r, w.s.appendLog) }
 
 // Begun writes that the command that has the turn begins. The runner calls it before it sends the command to the shell.
 func (w entryWriter) Begun(_ *shell.Command, c saved.Command) {
@@ -186,7 +182,9 @@ func (s *Session) compactLocked() {
 		}
 	}
 	add(entry.Entry{Session: s.entry()}) // after the entries that it counts
-	add(entry.Entry{Shell: s.savedShell.Load()})
+	last, release := s.savedShell.Hold()
+	defer release()
+	add(entry.Entry{Shell: last})
 	if s.revived != nil {
 		add(entry.Entry{Revived: s.revived})
 	}

@@ -51,7 +51,7 @@ var goroutines = map[string][]string{
 	"Process.watchCopy":           {"process"},
 	"Shell.addTerminal":           {"terminal"},
 	"Adoption.KillUnrecorded":     short,
-	"concurrently":                short,
+	"Concurrently":                short,
 	// pool
 	"Pool.Start":             {"warmer", "recovery"},
 	"Pool.Recover":           {"recovery"},

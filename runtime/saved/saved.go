@@ -13,8 +13,8 @@ type Shell struct {
 	Pid        int      `json:"pid,omitempty"` // 0: the session has no shell process
 	Scope      int      `json:"cell,omitempty"`
 	LeftScopes []int    `json:"left,omitempty"`  // scopes of processes that commands left running
-	Held       []int    `json:"held,omitempty"`  // the shell's channels, see shellProc.held
-	State      []int    `json:"state,omitempty"` // the snapshot files, see state.held
+	Held       []int    `json:"held,omitempty"`  // the shell's channels, see shellProc.held; 0: a shell at rest has no such file
+	State      []int    `json:"state,omitempty"` // the snapshot files, see Files.held in runtime/snapshot; 0 as in Held
 	Dir        string   `json:"dir"`             // Dir and Env: the shell was started with them
 	Env        []string `json:"env"`
 	Seq        int      `json:"seq"`

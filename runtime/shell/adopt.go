@@ -124,8 +124,8 @@ func (a *Adoption) IsComplete(r saved.Shell) bool {
 	if len(r.State) != 4 || len(r.Held) != 4 || len(a.from.Scopes) == 0 || a.from.Children[r.Pid] == nil {
 		return false
 	}
-	for _, n := range r.Held {
-		if !a.Holds(n) {
+	for i, n := range r.Held {
+		if !a.Holds(n) && (i != heldText || n != 0) {
 			return false
 		}
 	}
@@ -195,7 +195,7 @@ func (a *Adoption) Shell(c ShellConfig, r saved.Shell) (*Shell, error) {
 	if !both {
 		s.p.ctlW = a.Take(r.Held[heldCtlW])
 	}
-	if s.p.script < 0 || s.p.ctlR < 0 || s.p.ctlW < 0 && !both || s.p.text < 0 {
+	if s.p.script < 0 || s.p.ctlR < 0 || s.p.ctlW < 0 && !both || s.p.text < 0 && r.Held[heldText] != 0 {
 		return nil, ErrShellGone
 	}
 	if s.group.HeldElsewhere() {

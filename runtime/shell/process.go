@@ -15,6 +15,7 @@ import (
 	"trl/protocol"
 	"trl/runtime/descriptor"
 	"trl/runtime/dialect"
+	"trl/runtime/escalate"
 	"trl/runtime/journal"
 	"trl/runtime/own"
 	"trl/runtime/procfs"
@@ -384,8 +385,8 @@ func (p *Process) Signal(sig syscall.Signal) error {
 
 // Kill ends the process and all processes that it started: it sends TERM, and KILL after grace. It returns when none is left.
 func (p *Process) Kill(ctx context.Context, grace time.Duration) error {
-	terminate := escalationStep{func() { p.scope.Signal(syscall.SIGTERM, 0) }, until(time.Now().Add(grace))}
-	if !p.b.escalate(ctx, p.isOver, terminate) {
+	terminate := escalate.Step{Signal: func() { p.scope.Signal(syscall.SIGTERM, 0) }, Until: escalate.At(time.Now().Add(grace))}
+	if !escalate.Run(ctx, p.b.Metrics.KillEscalations.Inc, p.isOver, terminate) {
 		if p.child != nil {
 			_ = p.child.Signal(syscall.SIGKILL) // a process of root may have left the scope
 		}

@@ -7,6 +7,7 @@ import (
 	"syscall"
 	"time"
 
+	"trl/runtime/escalate"
 	"trl/runtime/own"
 )
 
@@ -102,8 +103,8 @@ func (s *Shell) Close(grace time.Duration) (err error) {
 	s.mu.Unlock()
 	defer func() { c.err = err; close(c.done) }()
 	if group != nil && grace > 0 {
-		terminate := escalationStep{func() { endInOrder(group, p, terms) }, s.killDeadline}
-		s.b.escalate(context.Background(), func() bool { return len(group.Members()) == 0 }, terminate)
+		terminate := escalate.Step{Signal: func() { endInOrder(group, p, terms) }, Until: s.killDeadline}
+		escalate.Run(context.Background(), s.b.Metrics.KillEscalations.Inc, func() bool { return len(group.Members()) == 0 }, terminate)
 	}
 	ctx, cancel := context.WithTimeout(context.Background(), sessionKillTimeout)
 	defer cancel()

@@ -4,15 +4,19 @@ import (
 	"cmp"
 	"container/list"
 	"fmt"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
 
+	"trl/runtime/crashpoint"
 	"trl/runtime/descriptor"
+	"trl/runtime/own"
+	"trl/runtime/snapshot"
 )
 
-// An idle session holds few descriptors. Rest closes what only a running command needs, and our copies of what the keeper holds. Whoever takes the turn
-// gets them back.
+// An idle session holds few descriptors. Rest closes what only a running command needs, our copies of what the keeper holds, and the keeper's files that
+// the shell reads only after they were written anew. Whoever takes the turn gets them back.
 
 // resting says which of its descriptors a shell has closed. The holder of the turn owns it.
 type resting struct {
@@ -142,25 +146,90 @@ func (s *Shell) Rest() bool {
 	p.closeChannels()
 	p.child.Rest()
 	s.rests = true
+	s.dropSpare(p)
 	return true
 }
 
-// wakeUp ends a Rest, and counts the shell as in use until giveTurn. The caller has the turn.
-func (s *Shell) wakeUp() error {
+// dropSpare drops the files into which the shell, or we for it, will write anew before anything reads them. The entry comes first: an entry names only
+// files that the keeper has.
+func (s *Shell) dropSpare(p *shellProc) {
+	spare, ok := s.state.Spare()
+	if !ok {
+		return
+	}
+	if text := p.held[heldText]; text != 0 {
+		spare = append(spare, text)
+		p.setText(-1, 0)
+	}
+	if len(spare) == 0 {
+		return
+	}
+	s.save()
+	crashpoint.Here("before a shell at rest drops files")
+	s.currentGroup().Drop(spare...)
+}
+
+// wakeUp ends a Rest, also one of an earlier gateway, and counts the shell as in use until giveTurn. The caller has the turn.
+func (s *Shell) wakeUp() (err error) {
 	s.b.ready.remove(s)
 	s.hurry.Store(false)
 	s.used = true
-	p := s.proc()
-	if !s.rests || p == nil {
-		return nil
+	p, group := s.proc(), s.currentGroup()
+	var lent []int // the keeper's numbers
+	if s.rests && p != nil {
+		lent = append(slices.DeleteFunc([]int{p.held[heldScript], p.held[heldCtlR], p.held[heldText]}, func(n int) bool { return n == 0 }), s.state.HeldFiles()...)
 	}
-	state := s.state.HeldFiles()
-	fds, err := s.currentGroup().Lend(p.child, append([]int{p.held[heldScript], p.held[heldCtlR], p.held[heldText]}, state...)...)
+	noText := p != nil && p.held[heldText] == 0
+	kinds := snapshot.Kinds[:s.state.Missing()]
+	if noText {
+		kinds = append(slices.Clone(kinds), own.MemFile)
+	}
+	var fds []int
+	var made []own.Channel
+	err = own.Concurrently(
+		func() (err error) {
+			if lent != nil {
+				fds, err = group.Lend(p.child, lent...)
+			}
+			return err
+		},
+		func() (err error) {
+			if len(kinds) > 0 {
+				made, _, err = group.MakeChannels(kinds)
+			}
+			return err
+		})
 	if err != nil {
+		descriptor.CloseAll(fds)
+		if fds != nil {
+			p.child.Rest()
+		}
+		own.CloseChannels(made)
+		for _, m := range made {
+			group.Drop(m.HeldW)
+		}
 		return fmt.Errorf("descriptors of an idle session: %w", err)
 	}
-	p.script, p.ctlR, p.text = fds[0], fds[1], fds[2]
-	s.state.WakeUp(fds[3:])
+	if lent != nil {
+		p.script, p.ctlR, fds = fds[0], fds[1], fds[2:]
+		if !noText {
+			p.text, fds = fds[0], fds[1:]
+		}
+		s.state.WakeUp(fds)
+	}
+	if made != nil {
+		if noText {
+			m := made[len(made)-1]
+			p.setText(m.W, m.HeldW)
+			made = made[:len(made)-1]
+		}
+		s.state.Add(made)
+		crashpoint.Here("when a waking shell has files again")
+		s.save()
+	}
+	if lent == nil {
+		return nil
+	}
 	s.rests = false
 	if f := s.onWake.Load(); f != nil {
 		(*f)()

@@ -90,6 +90,9 @@ func (s *Shell) SnapshotIfDue() time.Duration {
 	if p.unread() > 0 { // the shell has not read the lines after its last command yet
 		return min(max(time.Since(s.snapshotTried)/4, time.Millisecond), time.Minute) // short on a busy machine, long for a shell that is stopped
 	}
+	if s.state.Missing() > 0 && s.wakeUp() != nil { // an earlier gateway made the shell rest
+		return hurryPause
+	}
 	s.snapshot(p)
 	return 0
 }

@@ -1,7 +1,6 @@
 package shell
 
 import (
-	"cmp"
 	"fmt"
 	"os"
 	"slices"
@@ -81,26 +80,13 @@ func newShellProc(path string) (p *shellProc, err error) {
 	return p, nil
 }
 
-// concurrently runs all calls at the same time and returns the first error in the order of calls. Their requests to the keeper then
-// take the time of one round trip.
-func concurrently(calls ...func() error) error {
-	errs := make([]error, len(calls))
-	var others sync.WaitGroup
-	for i := 1; i < len(calls); i++ {
-		others.Go(func() { errs[i] = calls[i]() })
-	}
-	errs[0] = calls[0]()
-	others.Wait()
-	return cmp.Or(errs...)
-}
-
 // channels are the channels that the shell opens: the control pipe, and the text of a command.
 var channels = []own.ChannelKind{own.BothPipe, own.MemFile}
 
 // setChannels sets p's channels. script is the keeper's number for the script channel, which it holds, too.
 func (p *shellProc) setChannels(group own.KeptGroup, made []own.Channel, script int) {
 	p.ctlR, p.ctlW, p.text = made[0].R, made[0].W, made[1].W
-	_, _ = unix.FcntlInt(uintptr(p.text), unix.F_SETFL, unix.O_NOATIME) // so that hasReadText sees only the shell's reads, which use an open file of its own
+	p.countOwnReadsOut()
 	p.held = []int{script, made[0].HeldR, made[0].HeldW, made[1].HeldW}
 	if group.HeldElsewhere() {
 		descriptor.Close(&p.ctlW)
@@ -109,7 +95,7 @@ func (p *shellProc) setChannels(group own.KeptGroup, made []own.Channel, script 
 
 // start spawns the shell in a new scope.
 func (p *shellProc) start(c ShellConfig, group own.KeptGroup) error {
-	err := concurrently(
+	err := own.Concurrently(
 		func() (err error) {
 			p.scope, err = group.NewScope()
 			return err
@@ -178,7 +164,7 @@ func (s *Shell) boot(p *shellProc, group own.KeptGroup, state []byte) error {
 	}
 	text = strings.NewReplacer("@P@", group.Dir(), "@C@", strconv.Itoa(p.held[heldCtlW]),
 		"@X@", strconv.Itoa(s.state.HeldExit()), "@E@", dialect.EndMark).Replace(text)
-	boot, done, err := shareText(group, []byte(text))
+	boot, done, err := own.ShareText(group, []byte(text))
 	if err != nil {
 		return err
 	}
@@ -188,7 +174,7 @@ func (s *Shell) boot(p *shellProc, group own.KeptGroup, state []byte) error {
 		line += "\n__trl_n='boot 0';" // a second line, because most shells read byte by byte and can run the first line without waiting for it
 	} else {
 		told := fmt.Sprintf("\n%s 's state %%s\\n' \"$__trl_l\" >|%s/%d\n", p.dialect.Call("printf"), group.Dir(), p.held[heldCtlW])
-		st, done, err := shareText(group, append(slices.Clip(state), told...))
+		st, done, err := own.ShareText(group, append(slices.Clip(state), told...))
 		if err != nil {
 			return err
 		}
@@ -228,6 +214,18 @@ func (p *shellProc) closeChannels() {
 	for _, fd := range []*int{&p.script, &p.ctlR, &p.text} {
 		descriptor.Close(fd)
 	}
+}
+
+// setText sets the file with a command's text and the keeper's number for it, which is 0 if there is none.
+func (p *shellProc) setText(fd, held int) {
+	p.text, p.textSize, p.held = fd, 0, slices.Clone(p.held) // the last entry has the old slice
+	p.held[heldText] = held
+	p.countOwnReadsOut()
+}
+
+// countOwnReadsOut keeps our reads of the text out of its access time, so that hasReadText sees only the shell's, which use an open file of its own.
+func (p *shellProc) countOwnReadsOut() {
+	_, _ = unix.FcntlInt(uintptr(p.text), unix.F_SETFL, unix.O_NOATIME)
 }
 
 // release waits for the shell's exit and closes our descriptors of it.
@@ -440,7 +438,7 @@ func (p *shellProc) barrier(tag string, bound time.Duration) bool {
 
 // ask makes the shell run text as a script and waits for the script's end. ok is false if the shell did not answer.
 func (p *shellProc) ask(group own.KeptGroup, tag, text string, bound time.Duration) (status int, ok bool) {
-	path, done, err := shareText(group, []byte(text))
+	path, done, err := own.ShareText(group, []byte(text))
 	if err != nil {
 		return 0, false
 	}
@@ -451,34 +449,4 @@ func (p *shellProc) ask(group own.KeptGroup, tag, text string, bound time.Durati
 	}
 	r, ok := p.awaitVerb('e', tag, end)
 	return r.Val, ok
-}
-
-// shareText makes text readable for the session's shells at path, until done is called or the gateway ends.
-func shareText(group own.KeptGroup, text []byte) (path string, done func(), err error) {
-	if !group.UsesFIFOs() { // then the shell can open our descriptor, and the keeper need not be asked
-		fd, err := descriptor.Memfd("lent")
-		if err != nil {
-			return "", nil, err
-		}
-		path, done = descriptor.OwnDir()+"/"+strconv.Itoa(fd), func() { unix.Close(fd) }
-		return sharedText(path, done, descriptor.WriteMemfd(fd, text))
-	}
-	made, _, err := group.MakeChannels([]own.ChannelKind{own.MemFile})
-	if err != nil {
-		return "", nil, err
-	}
-	path = group.Dir() + "/" + strconv.Itoa(made[0].FileNumber)
-	done = func() {
-		unix.Close(made[0].W)
-		group.Drop(made[0].HeldW)
-	}
-	return sharedText(path, done, descriptor.WriteMemfd(made[0].W, text))
-}
-
-func sharedText(path string, done func(), err error) (string, func(), error) {
-	if err != nil {
-		done()
-		return "", nil, err
-	}
-	return path, done, nil
 }

@@ -9,6 +9,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"trl/runtime/dialect"
+	"trl/runtime/escalate"
 	"trl/runtime/journal"
 	"trl/runtime/own"
 	"trl/runtime/saved"
@@ -301,17 +302,17 @@ const hangUpTime = 500 * time.Millisecond
 // Close ends the terminal and all processes in it: it sends HUP, then TERM, and KILL after grace. It returns when none is left.
 func (t *Terminal) Close(ctx context.Context, grace time.Duration) error {
 	begun := time.Now()
-	step := func(sig syscall.Signal, time time.Duration) escalationStep {
-		return escalationStep{func() {
+	step := func(sig syscall.Signal, time time.Duration) escalate.Step {
+		return escalate.Step{Signal: func() {
 			t.scope.Signal(sig, 0)
 			t.scope.Signal(syscall.SIGCONT, 0) // a stopped program (Ctrl-Z) handles no other signal before CONT
-		}, until(begun.Add(time))}
+		}, Until: escalate.At(begun.Add(time))}
 	}
-	var steps []escalationStep
+	var steps []escalate.Step
 	if grace > 0 {
-		steps = []escalationStep{step(syscall.SIGHUP, min(hangUpTime, grace/2)), step(syscall.SIGTERM, grace)}
+		steps = []escalate.Step{step(syscall.SIGHUP, min(hangUpTime, grace/2)), step(syscall.SIGTERM, grace)}
 	}
-	if !t.b.escalate(ctx, func() bool { return len(t.scope.MembersExcept(0)) == 0 }, steps...) {
+	if !escalate.Run(ctx, t.b.Metrics.KillEscalations.Inc, func() bool { return len(t.scope.MembersExcept(0)) == 0 }, steps...) {
 		if err := t.scope.Kill(0); err != nil {
 			return err
 		}

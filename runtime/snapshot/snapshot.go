@@ -5,6 +5,7 @@ package snapshot
 import (
 	"bytes"
 	"fmt"
+	"slices"
 	"strconv"
 	"strings"
 	"sync"
@@ -26,8 +27,10 @@ type Files struct {
 	fd         [2]int
 	exit       int
 	sessionLog *sessionlog.Log // the session's entries, which the session's owner writes
-	held       []int           // the keeper's numbers for fd[0], fd[1], exit and sessionLog
+	held       []int           // the keeper's numbers for fd[0], fd[1], exit and sessionLog; 0: the keeper has no such file, see Spare
 	rests      bool            // fd and exit are closed, see Rest
+	settled    bool            // lines that name a file are this gateway's, or the shell has executed them
+	empty      bool            // no shell was asked for a snapshot since the files were made or emptied
 	endMarks   [2]string       // the end of a whole snapshot in fd[i]; "" if none was requested
 	newer      int             // index of the snapshot that was requested last
 	seq        int             // number of the snapshot that was requested last
@@ -72,12 +75,56 @@ func (s *Files) Held() []int { return s.held }
 // HeldExit returns the keeper's number for the file of the EXIT trap.
 func (s *Files) HeldExit() int { return s.held[heldExit] }
 
-// HeldFiles returns the keeper's numbers for the three files; nil if there are none.
-func (s *Files) HeldFiles() []int {
-	if len(s.held) <= heldSessionLog {
-		return nil
+// HeldFiles returns the keeper's numbers for those of the three files that it has.
+func (s *Files) HeldFiles() (numbers []int) {
+	for _, n := range s.held[:min(heldSessionLog, len(s.held))] {
+		if n != 0 {
+			numbers = append(numbers, n)
+		}
 	}
-	return s.held[:heldSessionLog]
+	return numbers
+}
+
+// Missing returns how many files for snapshots there are not, see Spare.
+func (s *Files) Missing() (n int) {
+	for i := range s.fd {
+		if len(s.held) > i && s.held[i] == 0 {
+			n++
+		}
+	}
+	return n
+}
+
+// Spare returns the keeper's numbers for the files of which a shell at rest has no need, and goes on without them: the older snapshot, or both before the
+// first one. The caller drops them when an entry says so. If ok is false, lines of an earlier gateway that name a file may still be executed. The caller
+// has called Rest.
+func (s *Files) Spare() (numbers []int, ok bool) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if !s.settled || !s.rests {
+		return nil, false
+	}
+	held := slices.Clone(s.held) // the last entry has the old slice
+	for i := range s.fd {
+		if held[i] != 0 && (s.empty || i != s.newer && s.endMarks[s.newer] != "") {
+			numbers = append(numbers, held[i])
+			held[i], s.endMarks[i] = 0, ""
+		}
+	}
+	s.held = held
+	return numbers, true
+}
+
+// Add adds files for the missing ones. made has as many as Missing says.
+func (s *Files) Add(made []own.Channel) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.held = slices.Clone(s.held)
+	for i := range s.fd {
+		if s.held[i] == 0 {
+			s.fd[i], s.held[i], made = made[0].W, made[0].HeldW, made[1:]
+		}
+	}
 }
 
 // SessionLog returns the session's entries.
@@ -90,6 +137,7 @@ var Kinds = []own.ChannelKind{own.MemFile, own.MemFile, own.MemFile}
 func (s *Files) SetFiles(made []own.Channel, book int) {
 	s.fd[0], s.fd[1], s.exit = made[0].W, made[1].W, made[2].W
 	s.held = []int{made[0].HeldW, made[1].HeldW, made[2].HeldW, book}
+	s.settled, s.empty = true, true
 }
 
 // OnlyLog returns Files of an ended shell, which has a session log and nothing else.
@@ -120,6 +168,7 @@ func Restore(held []int, a, b, exit int, book *sessionlog.Log) *Files {
 		}
 	}
 	s.seq += afterAdoption
+	s.settled = s.Missing() > 0 // the last gateway wrote such an entry before it sent another line
 	return s
 }
 
@@ -214,11 +263,16 @@ func (s *Files) Rests() bool {
 	return s.rests
 }
 
-// WakeUp gets the descriptors back.
+// WakeUp gets the descriptors of HeldFiles back.
 func (s *Files) WakeUp(fds []int) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.fd[0], s.fd[1], s.exit, s.rests = fds[0], fds[1], fds[2], false
+	for i, fd := range []*int{&s.fd[0], &s.fd[1], &s.exit} {
+		if s.held[i] != 0 {
+			*fd, fds = fds[0], fds[1:]
+		}
+	}
+	s.rests = false
 }
 
 // Close closes the snapshot files. The session log stays open until the session is forgotten.
@@ -248,6 +302,7 @@ func (s *Files) Ask(k *dialect.Dialect, send func(line string) bool) {
 		return // a snapshot is still wanted
 	}
 	s.newer, s.tried = into, s.ended
+	s.settled, s.empty = true, false
 	s.seq++
 	s.endMarks[into], s.behind[into] = dialect.EndMark+" "+m+"\n", s.ended
 }
@@ -356,7 +411,7 @@ func (s *Files) Forget() {
 	for _, fd := range s.fd { // otherwise the next gateway would restore a whole snapshot from them
 		_ = unix.Ftruncate(fd, 0)
 	}
-	s.last = nil
+	s.last, s.empty = nil, true
 }
 
 // MaxSize is the largest snapshot that is read, because the session can make the file as large as it likes. It is some thousand

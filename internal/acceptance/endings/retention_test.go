@@ -156,7 +156,7 @@ func TestIdleSessionsHoldFewDescriptors(t *testing.T) {
 				ids = append(ids, c.Session(object{"shell": "/bin/bash"}))
 			}
 			most := holding(t, g, cgroup)
-			most.keeper = base.keeper + 7*sessions + some
+			most.keeper = base.keeper + 5*sessions + some
 			most.gateway = base.gateway + sessions + some
 			w := newSessionWork()
 			for i, s := range ids {
@@ -234,7 +234,7 @@ func TestFewSessionsAreReady(t *testing.T) {
 			used = time.Now()
 		}
 		now = holding(t, g, cgroup)
-		return now.gateway <= base.gateway+17*ready+2*(sessions-ready)+some && now.keeper <= base.keeper+16*ready+8*(sessions-ready)+some
+		return now.gateway <= base.gateway+17*ready+2*(sessions-ready)+some && now.keeper <= base.keeper+16*ready+6*(sessions-ready)+some
 	})
 	g.KillGateway(t)
 	c = g.Redial(t)
