@@ -56,7 +56,7 @@ func (s *Session) summaryLocked(f facts) protocol.Session {
 	return protocol.Session{
 		SessionID: s.id, Epoch: s.pool.epoch, Name: s.name, Shell: s.spec.Shell, WorkingDir: f.dir,
 		State: string(s.state.State()), CreatedAt: s.created, Pid: f.pid, Limits: s.spec.Limits, Labels: s.settings.Load().Labels,
-		Record: s.recordSet().String(),
+		Record: s.recordSet().String(), Where: s.spec.Where,
 	}
 }
 

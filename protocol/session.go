@@ -35,6 +35,7 @@ type Session struct {
 	Limits     Limits            `json:"limits"`
 	Labels     map[string]string `json:"labels,omitzero"`
 	Record     string            `json:"record"` // off | terminals | execs | all
+	Where      map[string]string `json:"where,omitzero"`
 }
 
 // CurrentExec is the running command of a RUNNING session.

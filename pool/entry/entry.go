@@ -70,6 +70,7 @@ type Session struct {
 	Limits       protocol.Limits   `json:"limits,omitzero"`
 	EndsWithConn bool              `json:"tethered"`
 	Record       string            `json:"record,omitzero"`
+	Where        map[string]string `json:"where,omitzero"`
 	Commands     int64             `json:"commands"` // begun before this was written
 	Key          Key               `json:"key,omitzero"`
 

@@ -22,8 +22,9 @@ type Spec struct {
 	Restore      bool // on_shell_exit
 	EndsWithConn bool // on_disconnect: destroy
 	Limits       protocol.Limits
-	Record       recording.Set // what its creator asked for; the server's policy may demand more
-	Settings     Settings      // at first
+	Record       recording.Set     // what its creator asked for; the server's policy may demand more
+	Where        map[string]string // labels that its node must have
+	Settings     Settings          // at first
 }
 
 // Settings is what session.update changes. It is never changed, only replaced as a whole.
@@ -39,6 +40,7 @@ func New(who string, q *protocol.SessionCreate, r *settings.Effective, unenforce
 		Dir: q.WorkingDir, Env: maps.Clone(q.Env),
 		Settings: Settings{maps.Clone(q.Labels), timeouts.Command(timeouts.Or(q.Timeout, r.DefaultTimeout), r.MaxTimeout), timeouts.Idle(timeouts.Or(q.IdleTimeout, r.IdleTimeout), r.MaxIdle)},
 		Restore:  q.OnShellExit != "terminate", EndsWithConn: q.OnDisconnect == "destroy", Record: recording.ParseSet(q.Record),
+		Where: maps.Clone(q.Where),
 	}
 	var err error
 	if t.Limits, err = shells.Limits(q.Limits, r.Limits, unenforceable); err != nil {
@@ -55,6 +57,7 @@ func New(who string, q *protocol.SessionCreate, r *settings.Effective, unenforce
 func Logged(q *entry.Session) Spec {
 	return Spec{
 		Shell: q.Shell, Dir: q.Dir, Env: q.Env, Restore: q.Restore, EndsWithConn: q.EndsWithConn, Limits: q.Limits, Record: recording.ParseSet(q.Record),
+		Where:    q.Where,
 		Settings: Settings{q.Labels, time.Duration(q.Timeout), time.Duration(q.Idle)},
 	}
 }
@@ -76,7 +79,7 @@ func Moved(q *entry.Session, r *settings.Effective, unenforceable map[string]str
 // Put puts what a session was created with, and the settings that are in force, into its entry in the session log.
 func (t *Spec) Put(q *entry.Session, now *Settings) {
 	q.Shell, q.Dir, q.Env, q.Restore, q.EndsWithConn, q.Limits, q.Record = t.Shell, t.Dir, t.Env, t.Restore, t.EndsWithConn, t.Limits, t.Record.String()
-	q.Labels, q.Timeout, q.Idle = now.Labels, entry.Duration(now.Timeout), entry.Duration(now.Idle)
+	q.Where, q.Labels, q.Timeout, q.Idle = t.Where, now.Labels, entry.Duration(now.Timeout), entry.Duration(now.Idle)
 }
 
 // Updated returns the settings after a session.update, and the entry that says so.

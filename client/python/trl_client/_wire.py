@@ -560,6 +560,7 @@ class Session(TypedDict):
     limits: Limits
     labels: NotRequired[dict[str, str]]
     record: Literal["off", "terminals", "execs", "all"]
+    where: NotRequired[dict[str, str]]
 
 
 class SessionCreate(TypedDict):
@@ -605,6 +606,7 @@ class SessionInfo(TypedDict):
     limits: Limits
     labels: NotRequired[dict[str, str]]
     record: Literal["off", "terminals", "execs", "all"]
+    where: NotRequired[dict[str, str]]
     last_active_at: str
     env_count: int
     commands_run: int

@@ -783,6 +783,8 @@ export interface Session {
   labels?: Record<string, string>;
   /** what is recorded in it, by the server's policy or on request */
   record: "off" | "terminals" | "execs" | "all";
+  /** labels that a node must have to get the session, as it was created with them; absent if any will do */
+  where?: Record<string, string>;
 }
 
 export interface SessionCreate {
@@ -814,7 +816,7 @@ export interface SessionCreate {
   request_key?: string;
   /** the name of the node of a cluster on which to open it (the server chooses) */
   node?: string;
-  /** labels that the node must have on which to open it; `zone` and `node` are labels, too (any node) */
+  /** labels that the node must have on which to open it, and every node to which it moves; `zone` and `node` are labels, too (any node) */
   where?: Record<string, string>;
 }
 
@@ -861,6 +863,8 @@ export interface SessionInfo {
   labels?: Record<string, string>;
   /** what is recorded in it, by the server's policy or on request */
   record: "off" | "terminals" | "execs" | "all";
+  /** labels that a node must have to get the session, as it was created with them; absent if any will do */
+  where?: Record<string, string>;
   /** when something last happened in it; pings do not count */
   last_active_at: string;
   /** number of variables that the shell started with: the base environment and those of session.create */

@@ -3,6 +3,7 @@ package cluster
 import (
 	"fmt"
 	"math/rand/v2"
+	"reflect"
 	"strings"
 	"testing"
 	"time"
@@ -87,4 +88,45 @@ func TestMovesSurviveTheDeathOfGateways(t *testing.T) {
 	testkit.Eventually(t, "the name is free", func() bool {
 		return gate.Dial(t).Try("session.create", object{"name": "far"}).Code() == ""
 	})
+}
+
+// TestSessionKeepsWhere: the labels that a session was made with count for every node that it gets, also after its gateway's death and after a move.
+func TestSessionKeepsWhere(t *testing.T) {
+	t.Parallel()
+	n := newNodes(t, 1)
+	gate, from := n.start("gate", "--no-sessions"), n.start("from", "--node-label", "zone=z1")
+	n.start("other", "--node-label", "zone=z2")
+	sees(t, gate, "from", "other")
+	sees(t, from, "from", "other")
+	c := gate.Dial(t)
+	zone := object{"zone": "z1"}
+	s := c.Call("session.create", object{"where": zone}).Str("session_id")
+	free := c.Call("session.create", object{"node": "from"}).Str("session_id")
+	c.Run(s, "V=kept")
+	where := func(id string) string { return c.Call("session.locate", object{"session_id": id}).Str("node") }
+	keeps := func(node string) {
+		t.Helper()
+		if got := c.Call("session.info", object{"session_id": s}).Obj("where"); where(s) != node || !reflect.DeepEqual(got, zone) {
+			t.Errorf("it is on %s with where %v", where(s), got)
+		}
+		if f := c.Try("session.move", object{"session_id": s, "node": "other"}); f.Code() != "INVALID_PARAMS" || f.Error.Details["field"] != "node" {
+			t.Errorf("a move to a node that lacks the label: %v, %v", f.Data, f.Error)
+		}
+		rig.Expect(t, c.Run(s, "echo $V"), 0, "kept\n", "")
+	}
+	keeps("from")
+	from.KillGateway(t)
+	c = gate.Dial(t)
+	testkit.Eventually(t, "its gateway is there again", func() bool { return c.Try("session.info", object{"session_id": s}).OK })
+	keeps("from")
+
+	out, _ := trl(t, gate, "drain", "--node", "from", "--move")
+	testkit.Eventually(t, "a session that may go anywhere has moved", func() bool { return where(free) == "other" })
+	testkit.Eventually(t, "it says why the other one stays", func() bool { return strings.Contains(out.String(), s+" stays") })
+	if where(s) != "from" {
+		t.Error("it moved to a node that lacks the label")
+	}
+	n.start("to", "--node-label", "zone=z1")
+	testkit.Eventually(t, "it moves to a node that has the label", func() bool { return where(s) == "to" })
+	keeps("to")
 }

@@ -185,7 +185,7 @@ func (mv *Mover) moveAway(ctx context.Context, info *protocol.SessionInfo) error
 	if err != nil {
 		return err
 	}
-	epochs, err := mv.nodes.Place(nil, "")
+	epochs, err := mv.nodes.Place(info.Where, "")
 	if err != nil {
 		return err
 	}

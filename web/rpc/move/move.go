@@ -112,7 +112,11 @@ func (mv *Mover) Move(ctx context.Context, s *pool.Session, node string) (*proto
 	if node == self.Node {
 		return answer, nil
 	}
-	epochs, err := mv.nodes.Place(nil, node)
+	where := s.Summary().Where
+	epochs, err := mv.nodes.Place(where, node)
+	if e := protocol.AsError(err); e != nil && e.Details["field"] == "where" {
+		return nil, protocol.InvalidParam("node", "node %s has not all the labels that the session was created with (where)", node).With("where", where)
+	}
 	if err != nil {
 		return nil, err
 	}
