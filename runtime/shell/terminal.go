@@ -70,29 +70,43 @@ func (s *Shell) PrepareTerminal(spec TerminalSpec) (*Terminal, error) {
 	s.mu.Lock()
 	group, cfg := s.group, s.cfg
 	s.mu.Unlock()
-	scope, err := group.NewScope()
-	if err != nil {
-		return nil, err
-	}
-	t := newTerminal(s.b, group, scope, spec.Journal)
-	if t.pty, err = stream.NewPTY(group, s.streamLogs, spec.Cols, spec.Rows); err == nil {
-		t.pty.Log().AttachJournal(t.journal, 0, 0)
-		if t.stdin, err = stream.NewStdin(group, true); err == nil {
-			var child own.KeptChild
-			if child, err = t.spawn(s, sp, cfg, spec, free, named, here); err == nil {
-				_, gate := t.files.GateNumbers()
-				t.saved = saved.Terminal{
-					Pid: t.pid, Scope: scope.Number(), PTY: t.pty.Saved(), Span: t.journal.Span(), Stdin: t.stdin.Files(),
-					Held: t.files.Files(), Gate: gate, Scratch: t.scratch, Lost: t.saved.Lost,
-				}
-				s.addTerminal(t, child)
-				return t, nil
+	t := newTerminal(s.b, group, nil, spec.Journal)
+	var first own.Spec
+	err = own.Concurrently(
+		func() (err error) {
+			first, err = t.prepare(s, sp, cfg, spec, free, named, here)
+			return err
+		},
+		func() (err error) {
+			t.scope, err = group.NewScope()
+			return err
+		},
+		func() (err error) {
+			if t.pty, err = stream.NewPTY(group, s.streamLogs, spec.Cols, spec.Rows); err == nil {
+				t.pty.Log().AttachJournal(t.journal, 0, 0)
 			}
-		}
+			return err
+		},
+		func() (err error) {
+			t.stdin, err = stream.NewStdin(group, true)
+			return err
+		})
+	var child own.KeptChild
+	if err == nil {
+		child, err = t.spawn(first)
 	}
-	if !scope.Remove() {
-		_ = scope.Kill(0)
-		scope.Remove()
+	if err == nil {
+		_, gate := t.files.GateNumbers()
+		t.saved = saved.Terminal{
+			Pid: t.pid, Scope: t.scope.Number(), PTY: t.pty.Saved(), Span: t.journal.Span(), Stdin: t.stdin.Files(),
+			Held: t.files.Files(), Gate: gate, Scratch: t.scratch, Lost: t.saved.Lost,
+		}
+		s.addTerminal(t, child)
+		return t, nil
+	}
+	if t.scope != nil && !t.scope.Remove() {
+		_ = t.scope.Kill(0)
+		t.scope.Remove()
 	}
 	t.journal.Close()
 	t.close()
@@ -120,37 +134,43 @@ func putToken(c chan struct{}) {
 	}
 }
 
-// spawn starts the terminal's first process.
-func (t *Terminal) spawn(s *Shell, sp *shellProc, cfg ShellConfig, spec TerminalSpec, free bool, named namedShell, here checkedDir) (own.KeptChild, error) {
+// prepare returns how to start the terminal's first process, without its files.
+func (t *Terminal) prepare(s *Shell, sp *shellProc, cfg ShellConfig, spec TerminalSpec, free bool, named namedShell, here checkedDir) (own.Spec, error) {
 	script, lost, err := s.stateScript(sp, free, t.files.HoldText)
 	if err != nil {
-		return nil, err
+		return own.Spec{}, err
 	}
 	dir, gone, err := s.enterableDir(sp, cfg, script, here)
 	if err != nil {
-		return nil, err
+		return own.Spec{}, err
 	}
 	if gone && t.files.Group.Enterable(dir) != nil { // the prompt shows the user the directory
 		dir = "/"
 	}
 	argv, env, err := t.direct(sp, cfg, spec, named, script, gone, lost)
 	if err != nil {
-		return nil, err
+		return own.Spec{}, err
 	}
 	path := cfg.Path
 	if argv != nil {
 		path = argv[0]
 	} else if argv, lost, err = t.byScript(s, sp, cfg, spec, named, script, dir, gone, free, lost); err != nil {
-		return nil, err
+		return own.Spec{}, err
 	}
 	t.saved.Lost = lost
+	return own.Spec{Path: path, Argv: argv, Env: env, Dir: dir, TTY: true}, nil
+}
+
+// spawn starts the terminal's first process.
+func (t *Terminal) spawn(first own.Spec) (own.KeptChild, error) {
 	dup, err := unix.FcntlInt(uintptr(t.pty.Slave()), unix.F_DUPFD_CLOEXEC, 3)
 	if err != nil {
 		return nil, err
 	}
 	tty := os.NewFile(uintptr(dup), "tty")
 	defer tty.Close()
-	child, err := t.scope.Spawn(own.Spec{Path: path, Argv: argv, Env: env, Dir: dir, Files: []*os.File{tty, tty, tty}, TTY: true})
+	first.Files = []*os.File{tty, tty, tty}
+	child, err := t.scope.Spawn(first)
 	if err != nil {
 		return nil, err
 	}
