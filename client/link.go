@@ -314,11 +314,18 @@ func (l *link) deliver(b []byte) error {
 // openLocked connects a feed to the stream that an answer names. mu is held.
 func (l *link) openLocked(to *feed, answer jsontext.Value) {
 	var opened struct {
-		StreamID string `json:"stream_id"`
-		ExecID   string `json:"exec_id"`
-		TermID   string `json:"term_id"`
+		StreamID string               `json:"stream_id"`
+		ExecID   string               `json:"exec_id"`
+		TermID   string               `json:"term_id"`
+		Terminal *protocol.TermOpened `json:"terminal"` // of session.create
 	}
-	if json.Unmarshal(answer, &opened) != nil || opened.StreamID == "" {
+	if json.Unmarshal(answer, &opened) != nil {
+		return
+	}
+	if t := opened.Terminal; t != nil {
+		opened.StreamID, opened.TermID = t.StreamID, t.TermID
+	}
+	if opened.StreamID == "" {
 		return
 	}
 	to.stream, to.id = opened.StreamID, cmp.Or(to.id, opened.ExecID, opened.TermID)

@@ -44,18 +44,22 @@ type SessionOptions struct {
 	Where          map[string]string // labels that this node must have
 }
 
-// CreateSession makes a session.
-func (c *Client) CreateSession(ctx context.Context, o *SessionOptions) (*Session, error) {
+// request returns the session.create.
+func (o *SessionOptions) request() protocol.SessionCreate {
 	if o == nil {
 		o = &SessionOptions{}
 	}
-	q := protocol.SessionCreate{
+	return protocol.SessionCreate{
 		Name: o.Name, WorkingDir: o.Cwd, Env: environment(o.Env, nil), Shell: o.Shell, Timeout: seconds(o.CommandTimeout), IdleTimeout: seconds(o.IdleTimeout),
 		IfExists: o.IfExists, OnDisconnect: o.OnDisconnect, Limits: o.Limits, Labels: o.Labels, Record: o.Record, Node: o.Node, Where: o.Where,
 		RequestKey: rand.Text(),
 	}
+}
+
+// CreateSession makes a session.
+func (c *Client) CreateSession(ctx context.Context, o *SessionOptions) (*Session, error) {
 	var made protocol.Session
-	if err := c.Call(ctx, "session.create", q, &made); err != nil {
+	if err := c.Call(ctx, "session.create", o.request(), &made); err != nil {
 		return nil, err
 	}
 	return c.session(&made), nil

@@ -238,3 +238,51 @@ func TestDetachGoesBeforeTheNextAttach(t *testing.T) {
 	}
 	<-all // the last detach may still be on its way: closing the client would cut it off
 }
+
+// TestTerminalWithItsSession: one request opens the terminal and makes or finds the Client's own session. A server that does not know that gets two.
+func TestTerminalWithItsSession(t *testing.T) {
+	for name, old := range map[string]bool{"one request": false, "older server": true} {
+		t.Run(name, func(t *testing.T) {
+			c := dial(t, Options{URL: listen(t, func(p *peer) {
+				q, _ := p.take()
+				if first, _ := q.Params["terminal"].(map[string]any); q.Method != "session.create" || q.Params["if_exists"] != "return" || first["cols"] != 80.0 {
+					t.Errorf("%+v", q)
+				}
+				output := `{"event":"term.output","data":{"stream_id":"st-1","stream":"tty","offset":0,"data":"shown"}}`
+				if old {
+					p.send(`{"id":%d,"ok":false,"error":{"code":"INVALID_PARAMS","message":"unknown field","details":{"field":"terminal"}}}`, q.ID)
+					q, _ = p.take()
+					if q.Method != "session.create" || q.Params["terminal"] != nil {
+						t.Errorf("%+v", q)
+					}
+					p.ok(q, `{"session_id":"s-1"}`)
+					q, _ = p.take()
+					if q.Method != "term.open" || q.Params["session_id"] != "s-1" {
+						t.Errorf("%+v", q)
+					}
+					p.ok(q, `{"stream_id":"st-1","term_id":"t-1"}`)
+				} else {
+					p.ok(q, `{"session_id":"s-1","terminal":{"stream_id":"st-1","term_id":"t-1"}}`)
+				}
+				p.send("%s", output)
+				p.drain()
+			})})
+			term, err := c.OpenTerminal(soon(t), TerminalOptions{Cols: 80, Rows: 24})
+			if err != nil {
+				t.Fatal(err)
+			}
+			if c.ID() != "s-1" || term.ID() != "t-1" {
+				t.Errorf("session %s, terminal %s", c.ID(), term.ID())
+			}
+			for {
+				e, err := term.Next(soon(t))
+				if err != nil {
+					t.Fatal(err)
+				}
+				if e.Type == EventData && string(e.Data) == "shown" {
+					return
+				}
+			}
+		})
+	}
+}

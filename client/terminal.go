@@ -5,6 +5,7 @@ import (
 	"crypto/rand"
 	"errors"
 	"iter"
+	"strings"
 	"sync"
 
 	"trl/protocol"
@@ -38,18 +39,76 @@ type TerminalOptions struct {
 // OpenTerminal opens a terminal with the session's present state. If the answer is lost it asks again, and only one terminal is opened. ctx bounds the
 // start and does not end the terminal.
 func (s *Session) OpenTerminal(ctx context.Context, o TerminalOptions) (*Terminal, error) {
-	q := protocol.TermOpen{
-		Cols: o.Cols, Rows: o.Rows, Command: o.Command, WorkingDir: o.Cwd, Env: environment(o.Env, o.UnsetEnv), Record: o.Record,
-		RequestKey: rand.Text(), WindowBytes: windowBytes,
+	if name := s.Name(); s.own && s.ID() == "" && !strings.HasPrefix(name, "s-") { // one request makes or finds the session, too
+		in, t, err := s.c.CreateSessionWithTerminal(ctx, &SessionOptions{Name: name, IfExists: "return"}, o)
+		if err == nil {
+			s.mu.Lock()
+			defer s.mu.Unlock()
+			s.id = in.id
+			return t, nil
+		}
+		if !IsForbidden(err) { // a guest may open a terminal in the session that exists
+			return nil, err
+		}
 	}
-	t := &Terminal{control: true, cols: q.Cols, rows: q.Rows, mode: "control"}
-	t.s = &stream{c: s.c, kind: "term"}
+	key := rand.Text()
+	var in protocol.SessionRef
+	t := s.c.newTerminal(o, func(ctx context.Context, l *link, to *feed) (opened *protocol.TermOpened, err error) {
+		err = l.call(ctx, "term.open", o.first().Open(in.SessionID, key), &opened, to)
+		return opened, err
+	})
+	err := s.use(ctx, func(ref protocol.SessionRef) error {
+		in = ref
+		return t.s.open(ctx)
+	})
+	if err != nil {
+		return nil, err
+	}
+	return t, nil
+}
+
+// CreateSessionWithTerminal makes a session, or finds it if so says IfExists, and opens a terminal in it, in one request. If the answer is lost it asks
+// again. If the terminal cannot be opened, no session is made. ctx bounds the start and does not end the terminal.
+func (c *Client) CreateSessionWithTerminal(ctx context.Context, o *SessionOptions, terminal TerminalOptions) (*Session, *Terminal, error) {
+	q := o.request()
+	q.Terminal = terminal.first()
+	var made protocol.SessionCreated
+	t := c.newTerminal(terminal, func(ctx context.Context, l *link, to *feed) (*protocol.TermOpened, error) {
+		err := l.call(ctx, "session.create", q, &made, to)
+		return made.Terminal, err
+	})
+	err := t.s.open(ctx)
+	if e, ok := errors.AsType[*Error](err); ok && e.Code == protocol.InvalidParams && e.Details["field"] == "terminal" { // an older server
+		s, err := c.CreateSession(ctx, o)
+		if err != nil {
+			return nil, nil, err
+		}
+		t, err := s.OpenTerminal(ctx, terminal)
+		return s, t, err
+	}
+	if err != nil {
+		return nil, nil, err
+	}
+	return c.session(&made.Session), t, nil
+}
+
+// first returns the terminal as session.create opens it.
+func (o *TerminalOptions) first() *protocol.FirstTerminal {
+	return &protocol.FirstTerminal{
+		Cols: o.Cols, Rows: o.Rows, Command: o.Command, WorkingDir: o.Cwd, Env: environment(o.Env, o.UnsetEnv), Record: o.Record, WindowBytes: windowBytes,
+	}
+}
+
+// newTerminal makes a Terminal that open opens.
+func (c *Client) newTerminal(o TerminalOptions, open func(ctx context.Context, l *link, to *feed) (*protocol.TermOpened, error)) *Terminal {
+	t := &Terminal{control: true, cols: o.Cols, rows: o.Rows, mode: "control"}
+	t.s = &stream{c: c, kind: "term"}
 	t.s.reopen = func(ctx context.Context, l *link, s *stream, to *feed) error {
 		if s.id != "" {
 			return t.attach(ctx, l, to)
 		}
-		var opened protocol.TermOpened
-		if err := l.call(ctx, "term.open", q, &opened, to); err != nil {
+		opened, err := open(ctx, l, to)
+		if err != nil {
 			return err
 		}
 		t.mu.Lock()
@@ -57,14 +116,7 @@ func (s *Session) OpenTerminal(ctx context.Context, o TerminalOptions) (*Termina
 		s.id, t.claim, t.recording = opened.TermID, opened.Claim, opened.RecordingID
 		return nil
 	}
-	err := s.use(ctx, func(ref protocol.SessionRef) error {
-		q.SessionRef = ref
-		return t.s.open(ctx)
-	})
-	if err != nil {
-		return nil, err
-	}
-	return t, nil
+	return t
 }
 
 // AttachOptions changes AttachTerminal. All fields are optional.

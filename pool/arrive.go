@@ -10,6 +10,7 @@ import (
 	"trl/pool/entry"
 	"trl/pool/faults"
 	"trl/pool/moved"
+	"trl/pool/places"
 	"trl/pool/requestkey"
 	"trl/pool/shells"
 	"trl/pool/spec"
@@ -72,7 +73,7 @@ func (s *Session) arrive(move, from string) *Move {
 
 // addArrival adds an arriving session to the tables.
 func (p *Pool) addArrival(s *Session) error {
-	bounds := p.boundsFor(s.owner)
+	bounds := places.BoundsFor(s.owner, p.config.Load(), p.isExempt, p.claims)
 	bounds.Principal, bounds.Token = 0, 0 // the session counts already, on its old node
 	p.mu.Lock()
 	defer p.mu.Unlock()

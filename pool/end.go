@@ -149,6 +149,20 @@ func (s *Session) openFailed(err error) {
 	s.pool.metrics.SessionsCreated.WithLabelValues(string(fault.Code)).Inc()
 }
 
+// endForgotten ends a session whose client is told that it was not made, and returns when nothing of it is left.
+func (s *Session) endForgotten() {
+	s.mu.Lock()
+	if s.ending == nil {
+		s.endLocked(protocol.ReasonClient, 0)
+		s.ending.forget = true
+	}
+	s.mu.Unlock()
+	select {
+	case <-s.ended:
+	case <-time.After(timeouts.DefaultGrace): // a process survives KILL
+	}
+}
+
 // runningCommandLocked returns the running command, or nil. s.mu is held.
 func (s *Session) runningCommandLocked() *shell.Command {
 	if s.running == nil {

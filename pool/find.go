@@ -6,6 +6,7 @@ import (
 
 	"trl/pool/faults"
 	"trl/pool/ids"
+	"trl/pool/token"
 	"trl/protocol"
 )
 
@@ -196,5 +197,5 @@ func (p *Pool) IsLive(id string) bool {
 		return true
 	}
 	s := p.byID(id)
-	return s != nil && !isClosed(s.ended)
+	return s != nil && !token.IsClosed(s.ended)
 }

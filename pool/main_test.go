@@ -157,6 +157,6 @@ func (e *Exec) Since(offset int64) (protocol.ExecResult, error) {
 
 // Create makes a session and returns when its shell answers. The session goes on after ctx is done.
 func (p *Pool) Create(ctx context.Context, who string, q *protocol.SessionCreate) (*Session, error) {
-	s, _, err := p.CreateOrFind(ctx, who, q)
+	s, _, _, err := p.CreateOrFind(ctx, who, q)
 	return s, err
 }

@@ -216,33 +216,41 @@ func (p *Pool) Close(ctx context.Context) error {
 	return p.recordings.Wait(ctx)
 }
 
-// CreateOrFind makes a session, or finds the one that if_exists asks for, and returns when its shell answers. The session goes on after ctx is
-// done. made is also true if an earlier request with the same request_key made the session.
-func (p *Pool) CreateOrFind(ctx context.Context, who string, q *protocol.SessionCreate) (s *Session, made bool, err error) {
+// CreateOrFind makes a session, or finds the one that if_exists asks for, and returns when its shell answers and q's terminal is open; otherwise the
+// session that it made ends. It goes on after ctx is done. made is also true if an earlier request with the same request_key made the session.
+func (p *Pool) CreateOrFind(ctx context.Context, who string, q *protocol.SessionCreate) (s *Session, t *Terminal, made bool, err error) {
 	if q.RequestKey == "" {
 		return p.create(ctx, who, q)
 	}
 	ref := requestkey.Ref{Owner: who, Key: q.RequestKey}
 	s, err = once(ctx, p, ref, requestkey.FingerprintOf("session.create", q), func() (*Session, error) {
-		s, _, err := p.create(context.WithoutCancel(ctx), who, q) // a retry that waits must not fail because the first client has gone
+		s, _, _, err := p.create(context.WithoutCancel(ctx), who, q) // a retry that waits must not fail because the first client has gone
 		return s, err
 	})
 	if err == nil {
 		p.requestKeys.Complete(ref, time.Now())
 		made, err = s.key.Key == q.RequestKey, s.elsewhere()
 	}
-	return s, made, err
+	if err == nil && q.Terminal != nil { // it is open; its key, which is the session's, finds it
+		t, err = s.OpenTerminal(ctx, q.Terminal.Open(s.id, q.RequestKey))
+	}
+	return s, t, made, err
 }
 
-func (p *Pool) create(ctx context.Context, who string, q *protocol.SessionCreate) (s *Session, made bool, err error) {
-	s, made, err = p.reserve(who, q, true)
+func (p *Pool) create(ctx context.Context, who string, q *protocol.SessionCreate) (s *Session, t *Terminal, made bool, err error) {
+	if s, made, err = p.reserve(who, q, true); err == nil {
+		err = s.elsewhere()
+	}
 	if err != nil {
-		return nil, false, err
+		return nil, nil, false, err
 	}
-	if err := s.elsewhere(); err != nil {
-		return nil, false, err
+	err = s.awaitShell(ctx)
+	if err == nil && q.Terminal != nil {
+		if t, err = s.OpenTerminal(ctx, q.Terminal.Open(s.id, q.RequestKey)); err != nil && made {
+			s.endForgotten()
+		}
 	}
-	return s, made, s.awaitShell(ctx)
+	return s, t, made, err
 }
 
 // reserve makes a session, or finds the one that if_exists asks for. Without wait its shell may still be starting; the session takes commands
@@ -279,7 +287,7 @@ func (p *Pool) register(who string, q *protocol.SessionCreate) (s *Session, star
 	if err != nil {
 		return nil, nil, err
 	}
-	bounds := p.boundsFor(who)
+	bounds := places.BoundsFor(who, p.config.Load(), p.isExempt, p.claims)
 	ws, id := p.warm.Take(t.Shell), ""
 	if ws != nil {
 		id = ws.ID
@@ -302,22 +310,6 @@ func (p *Pool) register(who string, q *protocol.SessionCreate) (s *Session, star
 	claim.Settle(start != nil)
 	p.warm.Settle(ws, start != nil)
 	return s, start, err
-}
-
-// boundsFor returns how many sessions who may have.
-func (p *Pool) boundsFor(who string) places.Bounds {
-	r := p.config.Load()
-	b := places.Bounds{All: r.MaxSessions, Principal: r.MaxPerPrincipal}
-	if b.Principal == 0 && !(p.isExempt != nil && p.isExempt(who)) {
-		b.Here = places.AllButReserve(r.MaxSessions)
-	}
-	if r.MaxOfPrincipal != nil {
-		b.Token = r.MaxOfPrincipal(who)
-	}
-	if b.Principal > 0 || b.Token > 0 {
-		b.Elsewhere = p.claims.LiveElsewhere(who)
-	}
-	return b
 }
 
 // add adds a new session to the tables, or returns the one that if_exists finds.

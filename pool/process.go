@@ -14,6 +14,7 @@ import (
 	"trl/pool/requestkey"
 	"trl/pool/shells"
 	"trl/pool/timeouts"
+	"trl/pool/token"
 	"trl/pool/waitfor"
 	"trl/protocol"
 	"trl/runtime/shell"
@@ -207,7 +208,7 @@ func (p *Process) Signal(sig syscall.Signal) error {
 }
 
 // isSessionOver reports whether the session is TERMINATED, and no process of it is left.
-func (p *Process) isSessionOver() bool { return isClosed(p.session.ended) }
+func (p *Process) isSessionOver() bool { return token.IsClosed(p.session.ended) }
 
 // Discard implements retained.Work. s.mu is held.
 func (p *Process) Discard() {

@@ -16,6 +16,7 @@ import (
 	"trl/pool/requestkey"
 	"trl/pool/retained"
 	"trl/pool/shells"
+	"trl/pool/token"
 	"trl/protocol"
 	"trl/runtime/journal"
 	"trl/runtime/own"
@@ -108,16 +109,7 @@ func (w *work) Done() <-chan struct{} { return w.done }
 // EndOffset returns, after Done, the journal's size at the end. Jobs that it left behind wrote what follows.
 func (w *work) EndOffset() int64 { return w.endOffset }
 
-func (w *work) hasEnded() bool { return isClosed(w.done) }
-
-func isClosed(c <-chan struct{}) bool {
-	select {
-	case <-c:
-		return true
-	default:
-		return false
-	}
-}
+func (w *work) hasEnded() bool { return token.IsClosed(w.done) }
 
 func (w *work) EndTime() time.Time { return w.endedAt }
 

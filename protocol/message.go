@@ -213,7 +213,7 @@ func paramFault(err error) *Error {
 func fieldOf(p jsontext.Pointer) (field string, inside bool) {
 	var parts []string
 	for token := range p.Tokens() {
-		if n := len(parts); n == 1 && (parts[0] == "env" || parts[0] == "labels") {
+		if n := len(parts); n > 0 && (parts[n-1] == "env" || parts[n-1] == "labels") {
 			inside = true
 			break
 		}

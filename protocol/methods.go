@@ -24,6 +24,11 @@ type Notification struct {
 // Methods is every method the server has, in the order of the reference.
 func Methods() []Method { return methods }
 
+// IsMethod reports whether a method has this name.
+func IsMethod(name string) bool {
+	return slices.ContainsFunc(methods, func(m Method) bool { return m.Name == name })
+}
+
 // commonCodes are the error codes that every method may answer.
 var commonCodes = []Code{InvalidRequest, InvalidParams, RequestTooLarge, Forbidden, RateLimited, ShuttingDown, InternalError, NodeUnreachable, DirectoryUnavailable}
 
@@ -46,7 +51,7 @@ func event[D any](name, about string) Notification {
 }
 
 var methods = []Method{
-	method[SessionCreate, Session]("session.create", "Opens a session: a shell with its own environment, working directory and processes.",
+	method[SessionCreate, SessionCreated]("session.create", "Opens a session: a shell with its own environment, working directory and processes. With `terminal` it also opens a terminal in it, as term.open does.",
 		SessionExists, MaxSessionsReached, ShellNotFound, ShellNotAllowed, ShellFailed, WorkingDirNotFound, LimitExceeded, NotSupported),
 	method[SessionRef, SessionInfo]("session.info", "Describes a session; an ended one stays readable for the retention time.",
 		SessionNotFound, SessionLost),

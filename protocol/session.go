@@ -19,9 +19,50 @@ type SessionCreate struct {
 	RequestKey   string            `json:"request_key,omitzero"`
 	Node         string            `json:"node,omitzero"`
 	Where        map[string]string `json:"where,omitzero"`
+	Terminal     *FirstTerminal    `json:"terminal,omitzero"`
 }
 
-// Session is the answer of session.create.
+// FirstTerminal is the terminal that session.create opens: the params of term.open that concern the terminal.
+type FirstTerminal struct {
+	Cols        int    `json:"cols"`
+	Rows        int    `json:"rows"`
+	Command     string `json:"command,omitzero"`
+	Env         Env    `json:"env,omitzero"`
+	WorkingDir  string `json:"working_dir,omitzero"`
+	OnSlow      string `json:"on_slow,omitzero"`
+	WindowBytes int64  `json:"window_bytes,omitzero"`
+	Record      bool   `json:"record,omitzero"`
+}
+
+// Open returns the term.open that opens the terminal in a session.
+func (f *FirstTerminal) Open(session, key string) *TermOpen {
+	return &TermOpen{
+		SessionRef: SessionRef{SessionID: session}, Cols: f.Cols, Rows: f.Rows, Command: f.Command, Env: f.Env, WorkingDir: f.WorkingDir, OnSlow: f.OnSlow,
+		WindowBytes: f.WindowBytes, Record: f.Record, RequestKey: key,
+	}
+}
+
+// validate names a field of the terminal as terminal.cols, for example.
+func (f *FirstTerminal) validate() *Error {
+	if f == nil {
+		return nil
+	}
+	e := f.Open("s", "").Validate()
+	if e != nil {
+		if field, ok := e.Details["field"].(string); ok {
+			e = e.With("field", "terminal."+field)
+		}
+	}
+	return e
+}
+
+// SessionCreated is the answer of session.create.
+type SessionCreated struct {
+	Session
+	Terminal *TermOpened `json:"terminal,omitzero"`
+}
+
+// Session describes a session in short.
 type Session struct {
 	SessionID  string            `json:"session_id"`
 	Epoch      string            `json:"epoch"`

@@ -185,6 +185,7 @@ func (q *SessionCreate) Validate() *Error {
 		oneOf("SessionCreate.record", q.Record),
 		validKey(q.RequestKey),
 		validLabels("where", q.Where),
+		q.Terminal.validate(),
 	)
 }
 

@@ -90,10 +90,12 @@ var (
 	startedPrefix = []byte(`{"event":"stream.started"`)
 	streamNoName  = []byte(`"stream_no"`)
 	dataName      = []byte(`"data"`)
+	terminalName  = []byte(`"terminal"`)
 )
 
-// findStreamNo returns where the value of the field stream_no of the field data lies, or 0, 0 if there is none. Few messages contain the name at all,
-// and only those are parsed: a command's environment or labels may contain a field of that name, too, but deeper.
+// findStreamNo returns where the value of the field stream_no of the field data lies, or of the field terminal of data (session.create), or 0, 0 if there
+// is none. Few messages contain the name at all, and only those are parsed: a command's environment or labels may contain a field of that name, too, but
+// elsewhere.
 func findStreamNo(msg []byte) (from, to int) {
 	if bytes.HasPrefix(msg, eventPrefix) && !bytes.HasPrefix(msg, startedPrefix) {
 		return 0, 0
@@ -101,7 +103,7 @@ func findStreamNo(msg []byte) (from, to int) {
 	if !bytes.Contains(msg, streamNoName) {
 		return 0, 0
 	}
-	depth, inData := 0, false // inData: the value of the outermost field that is being read is that of data
+	depth, inData, inTerminal := 0, false, false // the fields that are being read: of the outermost object, and of data
 	for i := 0; i < len(msg); i++ {
 		switch msg[i] {
 		case '{', '[':
@@ -121,7 +123,11 @@ func findStreamNo(msg []byte) (from, to int) {
 			switch {
 			case depth == 1:
 				inData = bytes.Equal(name, dataName)
-			case depth == 2 && inData && bytes.Equal(name, streamNoName):
+			case depth == 2 && inData && bytes.Equal(name, terminalName):
+				inTerminal = true
+			case depth == 2 && inData && !bytes.Equal(name, streamNoName):
+				inTerminal = false
+			case depth == 2 && inData, depth == 3 && inData && inTerminal && bytes.Equal(name, streamNoName):
 				from = skipSpace(msg, value+1)
 				return from, from + endOfNumber(msg[from:])
 			}

@@ -46,11 +46,11 @@ func prompts(floor, gw string) {
 	own := func(session string) func() {
 		return func() {
 			c := dial(gw+"/v1/ws", "trl.v1+bin")
-			in := session
-			if in == "" {
-				in = newSession(c)
+			m := request(2, "term.open", map[string]any{"session_id": session, "cols": 80, "rows": 24})
+			if session == "" {
+				m = request(2, "session.create", map[string]any{"shell": "/bin/bash", "labels": promptLabels, "terminal": map[string]int{"cols": 80, "rows": 24}})
 			}
-			check(c.Write(ctx, websocket.MessageText, request(2, "term.open", map[string]any{"session_id": in, "cols": 80, "rows": 24})))
+			check(c.Write(ctx, websocket.MessageText, m))
 			awaitPrompt(c)
 			c.CloseNow()
 		}
@@ -68,9 +68,11 @@ func prompts(floor, gw string) {
 // promptLabel marks the sessions that prompts makes.
 const promptLabel = "bench-prompt"
 
+var promptLabels = map[string]string{promptLabel: "yes"}
+
 func newSession(c *websocket.Conn) string {
 	var made protocol.Session
-	ask(c, "session.create", map[string]any{"shell": "/bin/bash", "labels": map[string]string{promptLabel: "yes"}}, &made)
+	ask(c, "session.create", map[string]any{"shell": "/bin/bash", "labels": promptLabels}, &made)
 	return made.SessionID
 }
 

@@ -64,10 +64,16 @@ trl attach returns to it.`,
 			}
 			defer c.Close()
 			var term *client.Terminal
-			err = f.inSession(ctx, c, func(in *client.Session) error {
-				term, err = in.OpenTerminal(ctx, o)
-				return err
-			})
+			one := f.namesSession()
+			if one {
+				_, term, err = c.CreateSessionWithTerminal(ctx, f.sessionOptions(), o)
+			}
+			if !one || client.IsForbidden(err) { // a guest makes no session
+				err = f.inSession(ctx, c, func(in *client.Session) error {
+					term, err = in.OpenTerminal(ctx, o)
+					return err
+				})
+			}
 			if err != nil {
 				return addHint(err)
 			}

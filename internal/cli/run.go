@@ -220,10 +220,20 @@ func (f *runFlags) inSession(ctx context.Context, c *client.Client, begin func(*
 	if isID(name, "s-") || !client.IsSessionNotFound(err) && client.CodeOf(err) != protocol.SessionTerminated {
 		return err
 	}
-	if session, err = c.CreateSession(ctx, &client.SessionOptions{Name: name, IfExists: "return", Node: f.node, Where: f.where}); err != nil {
+	if session, err = c.CreateSession(ctx, f.sessionOptions()); err != nil {
 		return err
 	}
 	return begin(session)
+}
+
+// namesSession reports whether the flags name a session by its name, so that one request finds or makes it.
+func (f *runFlags) namesSession() bool {
+	return (f.session != "" || f.node != "" || len(f.where) > 0) && !isID(string(f.session), "s-")
+}
+
+// sessionOptions finds or makes the session that the flags name.
+func (f *runFlags) sessionOptions() *client.SessionOptions {
+	return &client.SessionOptions{Name: cmp.Or(string(f.session), "default"), IfExists: "return", Node: f.node, Where: f.where}
 }
 
 // cancelTimeout is how long a second signal waits for the cancel request of the first one: timeout(1) sends two signals at once.

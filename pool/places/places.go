@@ -1,7 +1,11 @@
 // Package places counts the live sessions, in all and of each principal, and refuses those beyond a bound.
 package places
 
-import "trl/protocol"
+import (
+	"trl/pool/claims"
+	"trl/pool/settings"
+	"trl/protocol"
+)
 
 // Places has the counts. The caller guards it. The zero value is empty.
 type Places struct {
@@ -18,6 +22,21 @@ type Bounds struct {
 	Principal int // of one principal on all nodes; 0: no bound
 	Token     int // the same, by its token
 	Elsewhere int // sessions of the principal on other nodes
+}
+
+// BoundsFor returns how many sessions who may have. exempt is nil if nobody is exempt from the reserve.
+func BoundsFor(who string, r *settings.Effective, exempt func(who string) bool, others *claims.Table) Bounds {
+	b := Bounds{All: r.MaxSessions, Principal: r.MaxPerPrincipal}
+	if b.Principal == 0 && !(exempt != nil && exempt(who)) {
+		b.Here = AllButReserve(r.MaxSessions)
+	}
+	if r.MaxOfPrincipal != nil {
+		b.Token = r.MaxOfPrincipal(who)
+	}
+	if b.Principal > 0 || b.Token > 0 {
+		b.Elsewhere = others.LiveElsewhere(who)
+	}
+	return b
 }
 
 // Check returns the error for one session more of who.

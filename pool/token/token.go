@@ -9,3 +9,13 @@ func Put(c chan<- struct{}) {
 	default:
 	}
 }
+
+// IsClosed reports whether c is closed. Nothing is ever sent on c.
+func IsClosed(c <-chan struct{}) bool {
+	select {
+	case <-c:
+		return true
+	default:
+		return false
+	}
+}

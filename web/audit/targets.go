@@ -18,6 +18,10 @@ func (e *Entry) Fill(v any) {
 		e.Text = v.Command
 	case *protocol.ProcessStart:
 		e.Text = v.Command
+	case *protocol.SessionCreate:
+		if v.Terminal != nil {
+			e.Text = v.Terminal.Command
+		}
 	case *protocol.TermOpen:
 		e.Text = v.Command
 	case *protocol.ExecCancel:
@@ -33,6 +37,11 @@ func (e *Entry) Fill(v any) {
 	case *protocol.RecordingRef:
 		e.Recording = ValidID(v.RecordingID)
 
+	case *protocol.SessionCreated:
+		e.Session = v.SessionID
+		if v.Terminal != nil {
+			e.Terminal = v.Terminal.TermID
+		}
 	case *protocol.Session:
 		e.Session = v.SessionID
 	case *protocol.Destroyed:

@@ -2,9 +2,6 @@ package rpc
 
 import "trl/web/auth"
 
-// maxUsedIDs is how many ids of other principals a connection remembers.
-const maxUsedIDs = 1024
-
 // actsFor returns the subject in whose name a request about id is carried out: the client's own subject, and for an admin the owner of id. A name
 // belongs to the client itself, so it never stands for the session of another principal.
 func (c *conn) actsFor(id string) string {
@@ -22,13 +19,8 @@ func (c *conn) actsFor(id string) string {
 }
 
 // isFirstUse records that id was used, and reports whether it was the first time.
-func (c *conn) isFirstUse(id string) (first bool) {
+func (c *conn) isFirstUse(id string) bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	first = !c.usedIDs[id]
-	if len(c.usedIDs) >= maxUsedIDs {
-		clear(c.usedIDs)
-	}
-	c.usedIDs[id] = true
-	return first
+	return c.usedIDs.First(id)
 }

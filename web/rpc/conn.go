@@ -17,6 +17,7 @@ import (
 	"trl/protocol"
 	"trl/web/auth"
 	"trl/web/rpc/bounds"
+	"trl/web/rpc/recent"
 	"trl/web/transport"
 )
 
@@ -69,10 +70,9 @@ type connTasks struct {
 
 // connRequests is what a connection keeps of its requests.
 type connRequests struct {
-	queues     map[string]*requestQueue // requests that wait for one another, see requestQueue
-	recent     []*call                  // the last exec.run and exec.stream requests, for exec.cancel by request_id
-	recentNext int                      // index in recent that is overwritten next
-	usedIDs    map[string]bool          // sessions and recordings of other principals that an admin used
+	queues  map[string]*requestQueue // requests that wait for one another, see requestQueue
+	recent  recent.Last[*call]       // the last exec.run and exec.stream requests, for exec.cancel by request_id
+	usedIDs recent.IDs               // sessions and recordings of other principals that an admin used
 }
 
 // connStreams is what a connection follows, and which sessions end with it.
@@ -95,7 +95,7 @@ func newConn(s *Clients, t transport.Conn, g *auth.Grant) *conn {
 		inFlight:  new(atomic.Int64),
 
 		connTasks:    connTasks{tasksIdle: make(chan struct{}, 1)},
-		connRequests: connRequests{queues: map[string]*requestQueue{}, usedIDs: map[string]bool{}},
+		connRequests: connRequests{queues: map[string]*requestQueue{}},
 		connStreams:  connStreams{subs: map[string]*subscription{}, stride: 1, watches: map[string]*watch{}},
 	}
 	if nodes := s.config.Cluster.Nodes; nodes != nil && t.Name() != transport.LinkName { // a client of another node only uses sessions of this one

@@ -444,6 +444,10 @@ func (c *conn) nextQueued(l *requestQueue) (f func()) {
 func (c *conn) addQueueKey(key, other string) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
+	c.addQueueKeyLocked(key, other)
+}
+
+func (c *conn) addQueueKeyLocked(key, other string) {
 	if l := c.queues[key]; l != nil && c.queues[other] == nil {
 		l.keys = append(l.keys, other)
 		c.queues[other] = l
@@ -503,17 +507,11 @@ const maxRecent = 256
 
 // rememberCall lets exec.cancel find the request by request_id, if it starts a command.
 func (c *conn) rememberCall(k *call) {
-	if k.method != "exec.run" && k.method != "exec.stream" {
-		return
+	if k.method == "exec.run" || k.method == "exec.stream" {
+		c.mu.Lock()
+		defer c.mu.Unlock()
+		c.recent.Add(k, maxRecent)
 	}
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	if len(c.recent) < maxRecent {
-		c.recent = append(c.recent, k)
-		return
-	}
-	c.recent[c.recentNext] = k
-	c.recentNext = (c.recentNext + 1) % maxRecent
 }
 
 // started records which command the request started.
@@ -527,11 +525,5 @@ func (k *call) started(execID string) {
 func (c *conn) findCall(id jsontext.Value) *call {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	for i := range c.recent { // the newest call stands before the oldest one
-		k := c.recent[(c.recentNext+len(c.recent)-1-i)%len(c.recent)]
-		if protocol.SameID(k.id, id) {
-			return k
-		}
-	}
-	return nil
+	return c.recent.Find(func(k *call) bool { return protocol.SameID(k.id, id) })
 }

@@ -68,7 +68,7 @@ func (c *conn) unanswered() *protocol.Error {
 	}
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	for _, k := range c.recent { // at most one
+	for _, k := range c.recent.All() { // at most one
 		if k.execID != "" {
 			e = e.With("exec_id", k.execID) // the command goes on
 		}

@@ -91,6 +91,9 @@ func TestEveryParameterOfEveryMethod(t *testing.T) {
 			}
 			if p.Type == reflect.TypeFor[protocol.Env]() {
 				rest := map[string]string{"session.create": ``, "term.open": `,"cols":80,"rows":24`}[method]
+				if prefix == "terminal." {
+					rest = `,"cols":80,"rows":24`
+				}
 				if strings.HasPrefix(method, "exec.") || method == "process.start" {
 					rest = `,"command":""`
 				}

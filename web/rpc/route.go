@@ -39,7 +39,7 @@ type remote struct {
 
 // lasts reports whether more may come than the answer, or whether something ends with the connection.
 func (rm *remote) lasts() bool {
-	return rm.h.over != nothing || rm.target.Follow || rm.target.WindowBytes > 0 || rm.target.OnDisconnect != ""
+	return rm.h.over != nothing || rm.target.Follow || rm.target.WindowBytes > 0 || rm.target.OnDisconnect != "" || rm.target.Terminal != nil
 }
 
 // maxLookups is how often a session is looked for, because what was known of it turned out to be old.
@@ -339,7 +339,7 @@ func (k *call) routeByRequest(h handler, t cluster.Target) (any, bool, error) {
 // routeCreate decides where a session is made. One that has the wanted name or request key already is where it is.
 func (k *call) routeCreate(h handler, t cluster.Target) (any, bool, error) {
 	c := k.c
-	if t.OnDisconnect == "destroy" && c.request != nil || t.Name != "" && c.srv.pool.HasOpen(c.principal.Subject, t.Name) && !k.mustWait(nameKey(t.Name)) {
+	if c.request != nil && (t.OnDisconnect == "destroy" || t.Terminal != nil) || t.Name != "" && c.srv.pool.HasOpen(c.principal.Subject, t.Name) && !k.mustWait(nameKey(t.Name)) {
 		return h.call.run(k, k.params)
 	}
 	k.remote = &remote{h: h, msg: bytes.Clone(k.msg), target: t, name: t.Name}

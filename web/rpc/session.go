@@ -9,6 +9,7 @@ import (
 	"github.com/go-json-experiment/json/jsontext"
 
 	"trl/pool"
+	"trl/pool/token"
 	"trl/protocol"
 	"trl/web/auth"
 )
@@ -18,24 +19,47 @@ func sessionCreate(k *call, q *protocol.SessionCreate) (any, bool, error) {
 	if q.OnDisconnect == "destroy" && c.request != nil {
 		return nil, false, notOverHTTP("on_disconnect destroy binds the session to a connection").With("field", "on_disconnect")
 	}
+	if q.Terminal != nil && c.request != nil {
+		return nil, false, notOverHTTP("a terminal sends its output over a connection").With("field", "terminal")
+	}
 	if e := k.checkPlace(q); e != nil {
 		return nil, false, e
 	}
 	key := nameKey(q.Name)
 	create := func() (any, bool, error) {
-		s, made, err := c.srv.pool.CreateOrFind(c.srv.ctx, c.principal.Subject, q) // not the client's ctx: the session may outlive it
+		c.mu.Lock()
+		defer c.mu.Unlock()
+		streams := 0
+		if q.Terminal != nil {
+			if err := c.checkStreamsLocked(); err != nil {
+				return nil, false, err
+			}
+			streams = 1
+		}
+		var s *pool.Session
+		var t *pool.Terminal
+		var made bool
+		var err error
+		c.reserveLocked(streams, func() {
+			s, t, made, err = c.srv.pool.CreateOrFind(c.srv.ctx, c.principal.Subject, q) // not the client's ctx: the session may outlive it
+		})
 		if err != nil {
 			return nil, false, err
 		}
 		if made && s.BindConn() { // a session that already existed ends with the connection that made it
-			c.mu.Lock()
-			c.boundSessions = append(slices.DeleteFunc(c.boundSessions, hasEnded), s)
-			c.mu.Unlock()
+			c.boundSessions = append(slices.DeleteFunc(c.boundSessions, func(s *pool.Session) bool { return token.IsClosed(s.Ended()) }), s)
 		}
 		if q.Name != "" {
-			c.addQueueKey(key, s.ID())
+			c.addQueueKeyLocked(key, s.ID())
 		}
-		return k.summary(s), false, nil
+		created := &protocol.SessionCreated{Session: *k.summary(s)}
+		if t == nil {
+			return created, false, nil
+		}
+		return k.followOpenedLocked(t, q.Terminal.Open("", ""), func(o *protocol.TermOpened) any {
+			created.Terminal = o
+			return created
+		})
 	}
 	if q.Name == "" {
 		return k.answerLater(create) // no request can name the session before the answer
@@ -55,15 +79,6 @@ func (k *call) info(s *pool.Session) *protocol.SessionInfo {
 	info := s.Info()
 	info.Node = k.c.srv.nodeName()
 	return &info
-}
-
-func hasEnded(s *pool.Session) bool {
-	select {
-	case <-s.Ended():
-		return true
-	default:
-		return false
-	}
 }
 
 func sessionInfo(k *call, q *protocol.SessionRef) (any, bool, error) {

@@ -18,36 +18,44 @@ func termOpen(k *call, q *protocol.TermOpen) (any, bool, error) {
 		if err := c.checkStreamsLocked(); err != nil { // before the terminal is opened
 			return nil, false, err
 		}
-		t, err := c.openTerminalLocked(k.starter(s), q)
+		var t *pool.Terminal
+		var err error
+		c.reserveLocked(1, func() { t, err = k.starter(s).OpenTerminal(c.srv.ctx, q) })
 		if err == nil {
 			err = k.checkStartedIn(t.Session())
 		}
 		if err != nil {
 			return nil, false, err
 		}
-		before := c.viewerLocked(t) // a request_key may stand for a terminal to which this connection is attached already
-		return c.followLocked(k, termSource(t), 0, q.OnSlow != "skip", func(sub *subscription) any {
-			sub.viewer = t.AddViewer(pool.AttachRequest{Label: c.viewerLabel(), Control: true, Cols: q.Cols, Rows: q.Rows, Replaces: before, Windowed: sub.windowReader(q.WindowBytes)})
-			sub.credit = credit.New(q.WindowBytes, 0)
-			id, _, claim := sub.viewer.Attached()
-			info := t.Info()
-			return &protocol.TermOpened{
-				TermID: t.ID(), SessionID: t.Session().ID(), StreamID: t.StreamID(), StreamNo: c.numberStream(sub), Pid: info.Pid, ViewerID: id, Claim: claim, RecordingID: t.RecordingID(),
-				StateLost: info.StateLost,
-			}
+		return k.followOpenedLocked(t, q, func(o *protocol.TermOpened) any { return o })
+	})
+}
+
+// followOpenedLocked attaches the connection to a terminal that it has opened. answer makes the request's answer. mu is held.
+func (k *call) followOpenedLocked(t *pool.Terminal, q *protocol.TermOpen, answer func(*protocol.TermOpened) any) (any, bool, error) {
+	c := k.c
+	before := c.viewerLocked(t) // a request_key may stand for a terminal to which this connection is attached already
+	return c.followLocked(k, termSource(t), 0, q.OnSlow != "skip", func(sub *subscription) any {
+		sub.viewer = t.AddViewer(pool.AttachRequest{Label: c.viewerLabel(), Control: true, Cols: q.Cols, Rows: q.Rows, Replaces: before, Windowed: sub.windowReader(q.WindowBytes)})
+		sub.credit = credit.New(q.WindowBytes, 0)
+		id, _, claim := sub.viewer.Attached()
+		info := t.Info()
+		return answer(&protocol.TermOpened{
+			TermID: t.ID(), SessionID: t.Session().ID(), StreamID: t.StreamID(), StreamNo: c.numberStream(sub), Pid: info.Pid, ViewerID: id, Claim: claim, RecordingID: t.RecordingID(),
+			StateLost: info.StateLost,
 		})
 	})
 }
 
-// openTerminalLocked opens a terminal and reserves a place for its stream meanwhile. mu is held, and released while the terminal opens.
-func (c *conn) openTerminalLocked(in workStarter, q *protocol.TermOpen) (*pool.Terminal, error) {
-	c.reserved++
+// reserveLocked reserves a place for a stream, or none, while f opens what the stream is of. mu is held, and released during f.
+func (c *conn) reserveLocked(n int, f func()) {
+	c.reserved += n
 	c.mu.Unlock()
 	defer func() {
 		c.mu.Lock()
-		c.reserved--
+		c.reserved -= n
 	}()
-	return in.OpenTerminal(c.srv.ctx, q)
+	f()
 }
 
 func (k *call) terminal(id string) (*pool.Terminal, error) {

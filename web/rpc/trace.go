@@ -36,16 +36,8 @@ func (k *call) trace(err error, answering time.Time) {
 	k.c.mu.Lock()
 	t.Exec = k.execID
 	k.c.mu.Unlock()
-	if !tracedMethods[t.Method] {
+	if !protocol.IsMethod(t.Method) {
 		t.Method = "unknown" // a client's text must not name a span
 	}
 	k.c.srv.config.Trace(t)
 }
-
-var tracedMethods = func() map[string]bool {
-	names := map[string]bool{}
-	for _, m := range protocol.Methods() {
-		names[m.Name] = true
-	}
-	return names
-}()

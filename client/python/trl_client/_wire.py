@@ -325,6 +325,17 @@ class ExecWait(TypedDict):
 class Execs(TypedDict):
     execs: list[ExecEntry]
 
+
+class FirstTerminal(TypedDict):
+    cols: int
+    rows: int
+    command: NotRequired[str]
+    env: NotRequired[dict[str, str | None]]
+    working_dir: NotRequired[str]
+    on_slow: NotRequired[Literal["block", "skip"]]
+    window_bytes: NotRequired[int]
+    record: NotRequired[bool]
+
 GapRange = TypedDict(
     "GapRange",
     {
@@ -579,6 +590,24 @@ class SessionCreate(TypedDict):
     request_key: NotRequired[str]
     node: NotRequired[str]
     where: NotRequired[dict[str, str]]
+    terminal: NotRequired[FirstTerminal]
+
+
+class SessionCreated(TypedDict):
+    session_id: str
+    epoch: str
+    node: NotRequired[str]
+    name: NotRequired[str]
+    shell: str
+    working_dir: str
+    state: Literal["CREATING", "IDLE", "RUNNING", "TERMINATED"]
+    created_at: str
+    pid: NotRequired[int]
+    limits: Limits
+    labels: NotRequired[dict[str, str]]
+    record: Literal["off", "terminals", "execs", "all"]
+    where: NotRequired[dict[str, str]]
+    terminal: NotRequired[TermOpened]
 
 
 class SessionDestroy(TypedDict):

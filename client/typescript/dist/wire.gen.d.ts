@@ -403,6 +403,25 @@ export interface Execs {
   execs: ExecEntry[];
 }
 
+export interface FirstTerminal {
+  /** its width in characters, 1 to 1000 */
+  cols: number;
+  /** its height in lines, 1 to 1000 */
+  rows: number;
+  /** shell text to run instead of the interactive shell, without NUL, at most 1 MiB (the session's shell) */
+  command?: string;
+  /** variables for this terminal only; null unsets */
+  env?: Record<string, string | null>;
+  /** absolute; for this terminal only (the shell's) */
+  working_dir?: string;
+  /** if the client is slower than the output: slow the terminal down, or skip output with a stream.gap and show the screen (block) */
+  on_slow?: "block" | "skip";
+  /** send at most this many bytes beyond those that stream.ack has acknowledged (0, no such bound) */
+  window_bytes?: number;
+  /** record this one, even if the session does not (false) */
+  record?: boolean;
+}
+
 export interface GapRange {
   /** the first offset that is gone */
   from: number;
@@ -818,6 +837,39 @@ export interface SessionCreate {
   node?: string;
   /** labels that the node must have on which to open it, and every node to which it moves; `zone` and `node` are labels, too (any node) */
   where?: Record<string, string>;
+  /** a terminal to open in the session, new or found; needs a connection, as term.open does. If it cannot be opened, the request fails, and a session that was made for it ends. Faults of its fields are about `terminal.cols` and so on (none) */
+  terminal?: FirstTerminal;
+}
+
+export interface SessionCreated {
+  /** the session's id; opaque */
+  session_id: string;
+  /** identifies the lifetime of all sessions; a different epoch means that the earlier sessions are gone */
+  epoch: string;
+  /** the name of the node that has it; absent if there is only one node */
+  node?: string;
+  /** its name */
+  name?: string;
+  /** the shell's path */
+  shell: string;
+  /** the shell's working directory */
+  working_dir: string;
+  /** the session's state */
+  state: "CREATING" | "IDLE" | "RUNNING" | "TERMINATED";
+  /** when it was opened */
+  created_at: string;
+  /** the shell's process id */
+  pid?: number;
+  /** bounds on the session's processes in force */
+  limits: Limits;
+  /** keys and values of the client's choice, for session.list and the page */
+  labels?: Record<string, string>;
+  /** what is recorded in it, by the server's policy or on request */
+  record: "off" | "terminals" | "execs" | "all";
+  /** labels that a node must have to get the session, as it was created with them; absent if any will do */
+  where?: Record<string, string>;
+  /** the terminal that was opened, as in the answer of term.open; absent if none was asked for */
+  terminal?: TermOpened;
 }
 
 export interface SessionDestroy {
@@ -1442,8 +1494,8 @@ export interface Who {
 
 /** Every method: its params, and the data of its answer. */
 export interface Methods {
-  /** Opens a session: a shell with its own environment, working directory and processes. */
-  "session.create": { params: SessionCreate; result: Session };
+  /** Opens a session: a shell with its own environment, working directory and processes. With `terminal` it also opens a terminal in it, as term.open does. */
+  "session.create": { params: SessionCreate; result: SessionCreated };
   /** Describes a session; an ended one stays readable for the retention time. */
   "session.info": { params: SessionRef; result: SessionInfo };
   /** Lists the principal's sessions; an admin may list another principal's or everybody's. */

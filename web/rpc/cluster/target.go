@@ -24,6 +24,8 @@ type Target struct {
 	WindowBytes  int64  `json:"window_bytes"`
 	Follow       bool   `json:"follow"`
 	OnDisconnect string `json:"on_disconnect"`
+
+	Terminal *struct{} `json:"terminal"` // of session.create
 }
 
 // ID returns the id that the request is about, and its kind.
