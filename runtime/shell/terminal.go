@@ -11,6 +11,7 @@ import (
 	"trl/runtime/dialect"
 	"trl/runtime/escalate"
 	"trl/runtime/journal"
+	"trl/runtime/namedshell"
 	"trl/runtime/own"
 	"trl/runtime/saved"
 	"trl/runtime/stream"
@@ -57,7 +58,7 @@ func (s *Shell) PrepareTerminal(spec TerminalSpec) (*Terminal, error) {
 			return nil, err
 		}
 	}
-	named, err := s.findShell(spec.Text)
+	named, err := namedshell.Find(s.cfg.ID, spec.Text) // before the turn is taken, because the file system may not answer
 	if err != nil {
 		return nil, err
 	}
@@ -135,7 +136,7 @@ func putToken(c chan struct{}) {
 }
 
 // prepare returns how to start the terminal's first process, without its files.
-func (t *Terminal) prepare(s *Shell, sp *shellProc, cfg ShellConfig, spec TerminalSpec, free bool, named namedShell, here checkedDir) (own.Spec, error) {
+func (t *Terminal) prepare(s *Shell, sp *shellProc, cfg ShellConfig, spec TerminalSpec, free bool, named namedshell.Shell, here checkedDir) (own.Spec, error) {
 	script, lost, err := s.stateScript(sp, free, t.files.HoldText)
 	if err != nil {
 		return own.Spec{}, err
@@ -179,7 +180,7 @@ func (t *Terminal) spawn(first own.Spec) (own.KeptChild, error) {
 }
 
 // byScript returns the arguments of a shell that reads the session's state, and then becomes an interactive shell or runs the command.
-func (t *Terminal) byScript(s *Shell, sp *shellProc, cfg ShellConfig, spec TerminalSpec, named namedShell, script, dir string, gone, free bool, lost []string) (argv, nowLost []string, err error) {
+func (t *Terminal) byScript(s *Shell, sp *shellProc, cfg ShellConfig, spec TerminalSpec, named namedshell.Shell, script, dir string, gone, free bool, lost []string) (argv, nowLost []string, err error) {
 	back := ""
 	if spec.Dir == "" && s.changesDir(sp, script, gone, free, lost) {
 		back = dialect.CdBack(sp.dialect, dir)

@@ -4,15 +4,14 @@ import (
 	_ "embed"
 	"fmt"
 	"os"
-	"os/exec"
 	"path/filepath"
 	"slices"
 	"strconv"
 	"strings"
 
 	"trl/runtime/dialect"
+	"trl/runtime/namedshell"
 	"trl/runtime/own"
-	"trl/runtime/slowfs"
 )
 
 // This file starts a terminal's shell. The shell prints our marks: escape sequences around the prompt, the command line and the
@@ -21,7 +20,7 @@ import (
 
 // script returns the lines after the state: back, a terminal's variables, the request's variables and directory, and the start of an
 // interactive shell or of the command.
-func (t *Terminal) script(sp *shellProc, cfg ShellConfig, spec TerminalSpec, named namedShell, back string) (script string, interactive bool, err error) {
+func (t *Terminal) script(sp *shellProc, cfg ShellConfig, spec TerminalSpec, named namedshell.Shell, back string) (script string, interactive bool, err error) {
 	var b strings.Builder
 	// The session's options must not apply to these lines: with set -x the user would see their trace, and set -e could end them.
 	call := sp.dialect.Call
@@ -56,10 +55,10 @@ func (t *Terminal) script(sp *shellProc, cfg ShellConfig, spec TerminalSpec, nam
 
 // direct returns the arguments and the variables of an interactive shell that starts by itself, because the session's shell still has the state with
 // which it started. This saves the start of the shell that would read the state. argv is nil if such a shell is needed; env is then that shell's.
-func (t *Terminal) direct(sp *shellProc, cfg ShellConfig, spec TerminalSpec, named namedShell, state string, gone bool, lost []string) (argv, env []string, err error) {
-	zsh := named.name == "zsh" || spec.Text == "" && sp.dialect.Name == "zsh" // its first lines are for a shell
+func (t *Terminal) direct(sp *shellProc, cfg ShellConfig, spec TerminalSpec, named namedshell.Shell, state string, gone bool, lost []string) (argv, env []string, err error) {
+	zsh := named.Name == "zsh" || spec.Text == "" && sp.dialect.Name == "zsh" // its first lines are for a shell
 	readsFile := slices.ContainsFunc(cfg.Env, func(kv string) bool { return strings.HasPrefix(kv, "BASH_ENV=") })
-	if state != "" || gone || len(lost) > 0 || spec.Dir != "" || zsh || readsFile || spec.Text != "" && !filepath.IsAbs(named.path) {
+	if state != "" || gone || len(lost) > 0 || spec.Dir != "" || zsh || readsFile || spec.Text != "" && !filepath.IsAbs(named.Path) {
 		return nil, cfg.Env, nil
 	}
 	if _, argv, err = t.interactive(sp.dialect, cfg, spec, named); argv == nil {
@@ -70,8 +69,8 @@ func (t *Terminal) direct(sp *shellProc, cfg ShellConfig, spec TerminalSpec, nam
 
 // interactive returns the words that start an interactive shell, and lines that k runs before. The shell is the session's if the
 // request has no command, or the shell that the command names. For any other command the words are nil.
-func (t *Terminal) interactive(k *dialect.Dialect, cfg ShellConfig, spec TerminalSpec, named namedShell) (first string, words []string, err error) {
-	path, name := named.path, named.name
+func (t *Terminal) interactive(k *dialect.Dialect, cfg ShellConfig, spec TerminalSpec, named namedshell.Shell) (first string, words []string, err error) {
+	path, name := named.Path, named.Name
 	if spec.Text == "" {
 		k, _, err := dialect.Of(cfg.Path)
 		if err != nil {
@@ -95,40 +94,6 @@ func (t *Terminal) interactive(k *dialect.Dialect, cfg ShellConfig, spec Termina
 		return "", []string{path, "ash", "-i"}, nil
 	}
 	return "", []string{path, "-i"}, nil // dash and ash have no hooks that could print marks
-}
-
-// A namedShell is the shell that a terminal's command names. The zero value means any other command.
-type namedShell struct {
-	path, name string // name is the shell's kind, or "fish"
-}
-
-// findShell returns the shell that a terminal's command names, if the command is only the name or path of bash, zsh or fish. It is
-// called before the shell's turn is taken, because the file system may not answer.
-func (s *Shell) findShell(text string) (namedShell, error) {
-	path := strings.TrimSpace(text)
-	if strings.ContainsAny(path, " \t\n'\"\\$`;&|<>(){}*?[]~#") {
-		return namedShell{}, nil
-	}
-	name := filepath.Base(path)
-	switch name {
-	case "bash", "zsh", "fish":
-	default:
-		return namedShell{}, nil
-	}
-	return slowfs.Ask(slowfs.Question{Who: s.cfg.ID, Op: slowfs.OpLookUp, Path: path}, func() (namedShell, error) {
-		path, err := exec.LookPath(path)
-		if err != nil { // the session's PATH may have it, so it runs as any other command
-			return namedShell{}, nil
-		}
-		if name != "fish" {
-			k, _, err := dialect.Of(path)
-			if err != nil {
-				return namedShell{}, err
-			}
-			name = k.Name
-		}
-		return namedShell{path, name}, nil
-	})
 }
 
 // rc puts a startup script with the nonce into a file and returns the path by which the shell opens it.
