@@ -341,7 +341,9 @@ func TestFramesOfTheOwnerPass(t *testing.T) {
 		if _, err := w.Write(bad); err == nil {
 			t.Errorf("%x went out", bad)
 		}
+		accepted.wire.mu.Lock() // pings look at it
 		accepted.wire.left = 0
+		accepted.wire.mu.Unlock()
 	}
 	var sending sync.WaitGroup
 	sending.Go(func() {
