@@ -25,13 +25,12 @@ func sessionCreate(k *call, q *protocol.SessionCreate) (any, bool, error) {
 	if e := k.checkPlace(q); e != nil {
 		return nil, false, e
 	}
-	key := nameKey(q.Name)
-	create := func() (any, bool, error) {
+	create := func() (_ any, _ bool, err error) {
 		c.mu.Lock()
 		defer c.mu.Unlock()
 		streams := 0
 		if q.Terminal != nil {
-			if err := c.checkStreamsLocked(); err != nil {
+			if err = c.checkStreamsLocked(); err != nil {
 				return nil, false, err
 			}
 			streams = 1
@@ -39,9 +38,12 @@ func sessionCreate(k *call, q *protocol.SessionCreate) (any, bool, error) {
 		var s *pool.Session
 		var t *pool.Terminal
 		var made bool
-		var err error
+		created := new(protocol.SessionCreated)
 		c.reserveLocked(streams, func() {
-			s, t, made, err = c.srv.pool.CreateOrFind(c.srv.ctx, c.principal.Subject, q) // not the client's ctx: the session may outlive it
+			// Not the client's ctx: the session may outlive it.
+			if s, t, made, err = c.srv.pool.CreateOrFind(c.srv.ctx, c.principal.Subject, q); err == nil {
+				created.Session = *k.summary(s) // it may wait for a file system
+			}
 		})
 		if err != nil {
 			return nil, false, err
@@ -50,9 +52,8 @@ func sessionCreate(k *call, q *protocol.SessionCreate) (any, bool, error) {
 			c.boundSessions = append(slices.DeleteFunc(c.boundSessions, func(s *pool.Session) bool { return token.IsClosed(s.Ended()) }), s)
 		}
 		if q.Name != "" {
-			c.addQueueKeyLocked(key, s.ID())
+			c.addQueueKeyLocked(nameKey(q.Name), s.ID())
 		}
-		created := &protocol.SessionCreated{Session: *k.summary(s)}
 		if t == nil {
 			return created, false, nil
 		}
@@ -64,7 +65,7 @@ func sessionCreate(k *call, q *protocol.SessionCreate) (any, bool, error) {
 	if q.Name == "" {
 		return k.answerLater(create) // no request can name the session before the answer
 	}
-	return k.inOrder(key, true, create)
+	return k.inOrder(nameKey(q.Name), true, create)
 }
 
 // summary returns the short description of a session.
