@@ -65,7 +65,7 @@ func (n *nodes) start(name string, more ...string) *rig.Server {
 // sees waits until a node knows these others, and nobody else but itself, and none of them is degraded.
 func sees(t testing.TB, g *rig.Server, names ...string) {
 	t.Helper()
-	c := g.Dial(t)
+	c := g.Redial(t)
 	defer c.Close()
 	var got []string
 	defer func() {

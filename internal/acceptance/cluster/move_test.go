@@ -116,6 +116,8 @@ func TestSessionKeepsWhere(t *testing.T) {
 	}
 	keeps("from")
 	from.KillGateway(t)
+	sees(t, from, "from", "other")
+	sees(t, gate, "from", "other")
 	c = gate.Dial(t)
 	testkit.Eventually(t, "its gateway is there again", func() bool { return c.Try("session.info", object{"session_id": s}).OK })
 	keeps("from")

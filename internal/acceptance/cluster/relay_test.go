@@ -47,6 +47,7 @@ func TestNodeThatOwnsNoSessions(t *testing.T) {
 	c = streamThrough(t, c, s, owner, websocket.StatusServiceRestart, gate)
 	// The client's own gateway dies: every other one goes on with the stream.
 	c = streamThrough(t, c, s, gate, -1, owner) // without a close frame
+	sees(t, gate, "owner")
 	rig.Expect(t, c.Call("exec.run", object{"session": "far", "command": "echo $X"}), 0, "7\n", "")
 	answer, err := http.Post("http://"+gate.Addr+"/v1/rpc", "application/json", strings.NewReader(`{"method":"exec.run","params":{"session":"far","command":"echo $X"}}`))
 	if err != nil {
