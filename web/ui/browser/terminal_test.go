@@ -144,8 +144,8 @@ func TestReplayAnswersNoQueries(t *testing.T) {
 	g := serve(t)
 	p := g.open()
 	p.newTerminal()
-	// Each of these makes a terminal answer; read takes the answers while the program asks.
-	p.enter(`printf '\e[c\e[>c\e[6n\e[5n\e[?6n\e]10;?\a\e]11;?\a\eP$qm\e\\'; IFS= read -rs -t 1 -d '' a; echo "got ${#a}"`)
+	// Each of these makes a terminal answer; read takes the answers while the program asks. Only the last one has an m, and two more characters.
+	p.enter(`printf '\e[c\e[>c\e[6n\e[5n\e[?6n\e]10;?\a\e]11;?\a\eP$qm\e\\'; IFS= read -rs -t 60 -d m a; read -rs -t 60 -N 2; echo "got ${#a}"`)
 	p.until("the program gets its answers", `/^got [1-9]/m.test(`+text+`)`)
 	p.prompt()
 	p.do(chromedp.Reload())
