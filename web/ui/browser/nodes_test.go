@@ -114,8 +114,8 @@ func TestNodesOfACluster(t *testing.T) {
 	n2.rpc(`{"method":"system.drain","params":{"undo":true}}`)
 	p.until("the node is ready again", `/ready/.test(`+nodeRow("n2")+`.textContent)`)
 
-	p.run(`trl.nodes.changed.emit(trl.nodes.list = [...Array.from({ length: 300 }, (_, i) => ({ ...trl.nodes.list[1], node: "m" + i, draining: i === 299 })), ...trl.nodes.list])`)
-	p.until("of many nodes the table has this one, those that take no sessions, and some others", `document.querySelectorAll(".nodes tbody button[aria-pressed]").length === 101 && `+nodeRow("n1")+` && `+nodeRow("m299")+` && !`+nodeRow("m298")+` && /^202 more/.test(document.querySelector(".nodes-more").textContent)`)
+	many := `trl.nodes.changed.emit(trl.nodes.list = [...Array.from({ length: 300 }, (_, i) => ({ ...trl.nodes.list[1], node: "m" + i, draining: i === 299 })), ...trl.nodes.list.slice(-2)])`
+	p.until("of many nodes the table has this one, those that take no sessions, and some others", `(`+many+`, document.querySelectorAll(".nodes tbody button[aria-pressed]").length === 101 && `+nodeRow("n1")+` && `+nodeRow("m299")+` && !`+nodeRow("m298")+` && /^202 more/.test(document.querySelector(".nodes-more").textContent))`) // at once: a refresh shows the real ones
 	p.until("a refresh shows the real ones again", `!document.querySelector(".nodes-more")`)
 
 	n2.keeper.Process.Signal(syscall.SIGSTOP)
