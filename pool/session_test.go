@@ -516,9 +516,13 @@ func TestACommandInTimeIsNotEnded(t *testing.T) {
 	if !s.isIdleFor(now, s.idleLimit()) {
 		t.Fatal("it does not rest")
 	}
-	e := start(t, s, protocol.Exec{Command: "echo whole"})
+	ends := filepath.Join(t.TempDir(), "ends")
+	e := start(t, s, protocol.Exec{Command: "while [ ! -e " + ends + " ]; do sleep 0.01; done"})
 	if s.endIfIdle(now) {
 		t.Error("it was ended")
+	}
+	if err := os.WriteFile(ends, nil, 0o600); err != nil {
+		t.Fatal(err)
 	}
 	wait(t, "the command", e.Done())
 	if x := e.Exit(); x.Cancelled {
