@@ -53,11 +53,11 @@ func principalsCost() error {
 
 	next := 0
 	other := func() int { next = (next + 7919) % many.n; return next } // each request of another principal
-	ping := func(g *tokenGateway, of func() int) func() {
-		return func() { g.call(of(), "system.ping", map[string]any{}) }
+	work := func(g *tokenGateway, of func() int, method string, params map[string]any) func() {
+		return func() { g.call(of(), method, params) }
 	}
 	one := func() int { return 0 }
-	f, o = turns(*rounds, ping(few, one), ping(many, other))
+	f, o = turns(*rounds, work(few, one, "system.ping", nil), work(many, other, "system.ping", nil))
 	row("POST system.ping, each of another principal / one", f, o)
 
 	made, stopped := many.sessions()
@@ -65,9 +65,6 @@ func principalsCost() error {
 	few.call(0, "session.create", map[string]any{"shell": "/bin/sh", "name": "mine"})
 	time.Sleep(2 * time.Second) // what follows a creation
 	emit(figure.New(fmt.Sprintf("%d principals with a session / 1: gateway's RSS", made), "RSSOfSessions", figure.Bytes, rss(few), rss(many)))
-	work := func(g *tokenGateway, of func() int, method string, params map[string]any) func() {
-		return func() { g.call(of(), method, params) }
-	}
 	owner := func() int { return other() % min(made, 100) } // few enough that their sessions do not rest meanwhile
 	run := map[string]any{"session": "mine", "command": ":"}
 	work(few, one, "exec.run", run)()
