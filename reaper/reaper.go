@@ -4,6 +4,7 @@
 package reaper
 
 import (
+	"context"
 	"sync"
 	"time"
 
@@ -45,14 +46,17 @@ func New(p Pool, orphans func(), m *metrics.Metrics, log zerolog.Logger) *Reaper
 	return &Reaper{pool: p, orphans: orphans, metrics: m, log: log, stop: make(chan struct{}), stopped: make(chan struct{})}
 }
 
-// Start starts the loop. Close ends it and waits for it.
+// Start starts the loop. Close ends it.
 func (r *Reaper) Start() { r.start.Do(func() { go r.run() }) }
 
-// Close ends the loop and returns when it has ended. It is idempotent.
-func (r *Reaper) Close() {
+// Close ends the loop and returns when it has ended, or when ctx is done: an orphan scan waits for the keeper. It is idempotent.
+func (r *Reaper) Close(ctx context.Context) {
 	r.close.Do(func() { close(r.stop) })
 	r.start.Do(func() { close(r.stopped) })
-	<-r.stopped
+	select {
+	case <-r.stopped:
+	case <-ctx.Done():
+	}
 }
 
 func (r *Reaper) run() {

@@ -1,6 +1,7 @@
 package reaper
 
 import (
+	"context"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -36,7 +37,7 @@ func TestEverySecondAndOrphansEveryTen(t *testing.T) {
 		r := New(d, d.scan, m, zerolog.Nop())
 		r.Start()
 		time.Sleep(25*time.Second + time.Second/2)
-		r.Close()
+		r.Close(t.Context())
 		time.Sleep(time.Minute) // nothing comes after Close
 		if len(d.ended) != 25 || len(d.warned) != 25 || len(d.forgotten) != 25 {
 			t.Fatalf("asked %d, %d, %d times in 25 s", len(d.ended), len(d.warned), len(d.forgotten))
@@ -59,12 +60,31 @@ func TestCloseBeforeStartAndTwice(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		d := &diary{began: time.Now()}
 		r := New(d, nil, metrics.New(nil), zerolog.Nop())
-		r.Close()
+		r.Close(t.Context())
 		r.Start() // too late
 		time.Sleep(time.Minute)
-		r.Close()
+		r.Close(t.Context())
 		if len(d.ended) != 0 {
 			t.Fatal("a closed reaper went on")
 		}
+	})
+}
+
+// TestCloseWaitsForAScanWithinItsTime: a keeper that has much to kill answers the scan of orphans late, and a stop must not wait for that.
+func TestCloseWaitsForAScanWithinItsTime(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		answer := make(chan struct{})
+		r := New(&diary{began: time.Now()}, func() { <-answer }, metrics.New(nil), zerolog.Nop())
+		r.Start()
+		time.Sleep(11 * time.Second)
+		ctx, cancel := context.WithTimeout(t.Context(), 8*time.Second)
+		defer cancel()
+		start := time.Now()
+		r.Close(ctx)
+		if took := time.Since(start); took != 8*time.Second {
+			t.Errorf("took %v", took)
+		}
+		close(answer)
+		r.Close(t.Context())
 	})
 }

@@ -371,7 +371,7 @@ func (g *gateway) shutDown() error {
 	if err := g.server.Shutdown(ctx); err != nil {
 		g.log.Warn().Err(err).Msg("clients did not disconnect in time")
 	}
-	g.reaper.Close()
+	g.reaper.Close(ctx)
 	if err := g.pool.Close(ctx); err != nil {
 		g.log.Warn().Err(err).Msg("sessions did not end in time and are killed")
 	}
