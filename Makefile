@@ -22,6 +22,7 @@ SOAK      ?= 1h
 FOR       ?= 10m
 TRIALS    ?= 5000
 FIGURES   ?= docs/figures
+PEERS     ?=
 RELAYED   ?= ./client ./internal/acceptance/commands ./internal/acceptance/streams ./internal/acceptance/terminals
 CONTRACT  ?= ../shared/contract/run.sh
 
@@ -146,6 +147,9 @@ bench-clients: build ## a command over each client, beside a bare WebSocket echo
 bench-cluster: build bin/nats-server ## three nodes with NATS, beside one node: what a relay, a name and idle nodes cost; ARGS=-quick
 	$(BENCH_RUN) cluster -out $(FIGURES) $(ARGS)
 
+bench-peers: build ## other servers that run on this machine, beside trl and the floors; PEERS='ttyd=127.0.0.1:7681 execd=127.0.0.1:44772'
+	@$(OWN_HOME) $(BENCH_RUN) peers -out $(FIGURES) -peers '$(PEERS)' $(ARGS)
+
 bench-plots: ## make the pictures and tables of docs/PERFORMANCE.md from docs/figures
 	$(BENCH_RUN) plots -out $(FIGURES) $(ARGS)
 
@@ -214,4 +218,4 @@ release-check: ## a trial release for amd64, built twice in two places: the same
 clean: ## remove build results
 	rm -rf bin dist
 
-.PHONY: cluster cluster-sim cluster-history relayed clients clients-python clients-typescript documents release release-check deploy otel help generate screenshots build arm64 amd64 run check quick near deps test race fmt lint audit fuzz fuzz-smoke bench bench-scale bench-idle bench-principals bench-agent bench-comeback bench-kept bench-clients bench-cluster bench-plots bench-go soak test-soak soak-crash soak-once once contract clean
+.PHONY: cluster cluster-sim cluster-history relayed clients clients-python clients-typescript documents release release-check deploy otel help generate screenshots build arm64 amd64 run check quick near deps test race fmt lint audit fuzz fuzz-smoke bench bench-scale bench-idle bench-principals bench-agent bench-comeback bench-kept bench-clients bench-cluster bench-peers bench-plots bench-go soak test-soak soak-crash soak-once once contract clean

@@ -1,7 +1,6 @@
 package main
 
 import (
-	"bytes"
 	"encoding/json"
 	"fmt"
 	"io"
@@ -18,6 +17,7 @@ import (
 	"github.com/coder/websocket"
 
 	"trl/internal/bench/figure"
+	"trl/internal/bench/peer"
 	"trl/protocol"
 )
 
@@ -147,9 +147,9 @@ func runTasks(way, n int, floor, gw, dir, template string, took map[string]*figu
 			defer c.CloseNow()
 			hands[i] = &onceShell{c: c, before: "export WS=" + where[i] + "\n"}
 		case 2:
-			c := dial(floor + "/shell")
-			defer c.CloseNow()
-			hands[i] = &markedShell{m: marked{c: c}}
+			raw := rawShell(floor)
+			defer raw.Close()
+			hands[i] = &markedShell{m: raw}
 			hands[i].run("export WS=" + where[i])
 		}
 	}
@@ -278,13 +278,12 @@ func (h *onceShell) quit() { h.run("kill " + h.pid) }
 
 // markedShell also has a shell behind a pipe; its output ends with a marker.
 type markedShell struct {
-	m   marked
+	m   *peer.MarkedShell
 	pid string
 }
 
 func (h *markedShell) run(command string) string {
-	output, _ := h.m.run(command)
-	return string(bytes.TrimSpace(output))
+	return strings.TrimSpace(must(h.m.Run(command)).Output)
 }
 
 func (h *markedShell) serve(command, port string) {

@@ -24,8 +24,8 @@ func TestFloorsRunCommands(t *testing.T) {
 	defer server.Close()
 	url := strings.Replace(server.URL, "http", "ws", 1)
 
-	raw := marked{c: dial(url + "/shell")}
-	defer raw.c.CloseNow()
+	raw := rawShell(url)
+	defer raw.Close()
 	for _, c := range []struct {
 		command, output string
 		code            int
@@ -37,8 +37,8 @@ func TestFloorsRunCommands(t *testing.T) {
 		{"cat <<'EOF'\n$HOME\nEOF", "$HOME\n", 0},
 		{"head -c 300000 /dev/zero | tr '\\0' x", strings.Repeat("x", 300000), 0},
 	} {
-		if output, code := raw.run(c.command); string(output) != c.output || code != c.code {
-			t.Errorf("%s: %.60q, %d", c.command, output, code)
+		if got, err := raw.Run(c.command); got.Output != c.output || got.Code != c.code || err != nil {
+			t.Errorf("%s: %.60q, %d, %v", c.command, got.Output, got.Code, err)
 		}
 	}
 

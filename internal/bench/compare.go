@@ -14,6 +14,7 @@ import (
 
 	"trl/internal/bench/figure"
 	"trl/internal/bench/load"
+	"trl/internal/bench/peer"
 )
 
 type samples = figure.Samples
@@ -70,9 +71,6 @@ func once() error {
 	}
 	if *only {
 		terminals(floor.addr, gw.addr)
-		if *other {
-			besideGotty(gw.addr)
-		}
 		return nil
 	}
 	commands(floor, gw, full)
@@ -160,12 +158,12 @@ func rates16(floor, gw string) {
 	var (
 		conns [n]*websocket.Conn
 		lines [n][]byte
-		raw   [n]marked
+		raw   [n]*peer.MarkedShell
 	)
 	for i := range n {
-		conns[i], raw[i].c = dial(gw+"/v1/ws"), dial(floor+"/shell")
+		conns[i], raw[i] = dial(gw+"/v1/ws"), rawShell(floor)
 		defer conns[i].CloseNow()
-		defer raw[i].c.CloseNow()
+		defer raw[i].Close()
 		lines[i] = request(1, "exec.run", map[string]any{"session_id": session(conns[i], "/bin/bash"), "command": ":"})
 	}
 	d := time.Second
@@ -174,7 +172,7 @@ func rates16(floor, gw string) {
 	}
 	var fs, os samples
 	for range 5 {
-		fs = append(fs, together(n, d, func(i int) { raw[i].run(":") }))
+		fs = append(fs, together(n, d, func(i int) { must(raw[i].Run(":")) }))
 		os = append(os, together(n, d, func(i int) { ok(roundTrip(conns[i], lines[i])) }))
 	}
 	emit(figure.New("exec.run rate, 16 sessions / raw shells", "ExecRate", figure.PerSecond, fs, os).AtLeast(0.5))

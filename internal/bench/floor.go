@@ -2,7 +2,6 @@ package main
 
 import (
 	"bufio"
-	"bytes"
 	"errors"
 	"fmt"
 	"io"
@@ -16,6 +15,7 @@ import (
 	"github.com/coder/websocket"
 
 	"trl/internal/bench/load"
+	"trl/internal/bench/peer"
 )
 
 // Floors: the cost of the same work without trl.
@@ -187,27 +187,7 @@ func echoOnce(w http.ResponseWriter, r *http.Request) {
 	}
 }
 
-// marked is the client of echoShell. It sends a command and a line that reports the result; no output may look like the report.
-type marked struct {
-	c    *websocket.Conn
-	n    int
-	rest []byte
-}
-
-func (m *marked) run(command string) (output []byte, code int) {
-	m.n++
-	mark := fmt.Appendf(nil, "=end-%d=", m.n)
-	check(m.c.Write(ctx, websocket.MessageText, fmt.Appendf(nil, "%s\nprintf '%s%%d\\n' $?\n", command, mark)))
-	for {
-		if i := bytes.Index(m.rest, mark); i >= 0 {
-			if j := bytes.IndexByte(m.rest[i:], '\n'); j >= 0 {
-				output, code = m.rest[:i], must(strconv.Atoi(string(m.rest[i+len(mark):i+j])))
-				m.rest = nil
-				return output, code
-			}
-		}
-		_, b, err := m.c.Read(ctx)
-		check(err)
-		m.rest = append(m.rest, b...)
-	}
+// rawShell is a client of echoShell.
+func rawShell(floor string) *peer.MarkedShell {
+	return peer.Marked(must(must(peer.New("floor", hostOf(floor))).Shell(ctx)))
 }

@@ -10,6 +10,7 @@
 //	bench kept       the cost of ended work
 //	bench clients    a command over each of our clients, beside a bare WebSocket echo in the same language
 //	bench cluster    three nodes with three nats-servers, beside the same work on one node
+//	bench peers      other servers that are running on this machine, beside trl and the floors
 //	bench principals many tokens and principals, beside one
 //	bench soak       hours of mixed work: nothing may grow
 //	bench plots      the pictures and tables of docs, from the JSON that the others left
@@ -46,11 +47,12 @@ var (
 	lasts  = flag.Duration("for", time.Hour, "how long, for soak")
 	img    = flag.String("img", "docs/img", "`directory` of the pictures, for plots")
 	only   = flag.Bool("terminals", false, "measure only terminals")
-	other  = flag.Bool("gotty", false, "also build gotty and measure its terminals")
 	doc    = flag.String("doc", "docs/PERFORMANCE.md", "the `file` whose tables plots writes")
 	ctx    = context.Background()
 
 	manyPrincipals = flag.Int("principals", 10000, "tokens, each of another principal, for principals")
+
+	peersFlag = flag.String("peers", "", "the `servers` to measure beside trl, for peers: NAME=ADDRESS or NAME@LABEL=ADDRESS, with spaces between them")
 
 	natsServer = flag.String("nats", "bin/nats-server", "the nats-server of cluster")
 )
@@ -69,7 +71,7 @@ func main() {
 		mode, args = args[0], args[1:]
 	}
 	_ = flag.CommandLine.Parse(args) // exits
-	run := map[string]func() error{"compare": compare, "scale": scale, "idle": idleCost, "agent": agent, "soak": soak, "comeback": recovery, "kept": kept, "clients": clients, "cluster": nodesCost, "principals": principalsCost, "plots": plots}[mode]
+	run := map[string]func() error{"compare": compare, "scale": scale, "idle": idleCost, "agent": agent, "soak": soak, "comeback": recovery, "kept": kept, "clients": clients, "cluster": nodesCost, "principals": principalsCost, "peers": besidePeers, "plots": plots}[mode]
 	if run == nil {
 		fmt.Fprintf(os.Stderr, "bench: unknown mode %q\n", mode)
 		os.Exit(2)

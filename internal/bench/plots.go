@@ -30,6 +30,7 @@ func plots() error {
 		i Idle
 		n figure.Report
 		p figure.Report
+		q Peers
 	)
 	for _, one := range []struct {
 		name string
@@ -39,6 +40,7 @@ func plots() error {
 		{"bench", &r, func() error { text = tableOf(text, "bench", benchTable(r)); return nil }},
 		{"nodes", &n, func() error { text = tableOf(text, "nodes", benchTable(n)); return nil }},
 		{"principals", &p, func() error { text = tableOf(text, "principals", benchTable(p)); return nil }},
+		{"peers", &q, func() error { text = tableOf(text, "peers", peersTable(q)); return nil }},
 		{"scale", &s, func() error { text = tableOf(text, "scale", scaleTable(s)); return scalePlots(s) }},
 		{"idle", &i, func() error { text = tableOf(text, "idle", idleTable(i)); return nil }},
 		{"agent", &a, func() error { text = tableOf(text, "agent", agentTable(a)); return nil }},

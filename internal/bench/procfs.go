@@ -64,15 +64,21 @@ func status(pid int) (u usage) {
 	return u
 }
 
-// cpu is the processor time that a process has used. Clock ticks are a hundredth of a second on every Linux that Go runs on.
-func cpu(pid int) time.Duration {
-	f := statFields(pid)
-	if len(f) < 13 {
-		return 0
+// tick is the unit of processor time in /proc, on every Linux that Go runs on.
+const tick = 10 * time.Millisecond
+
+// cpu is the processor time that a process has used.
+func cpu(pid int) time.Duration { return ticks(statFields(pid), 11, 12) }
+
+// ticks adds up fields of /proc/PID/stat; it is 0 for a process that is gone.
+func ticks(f []string, fields ...int) (sum time.Duration) {
+	for _, i := range fields {
+		if i < len(f) {
+			n, _ := strconv.Atoi(f[i])
+			sum += time.Duration(n) * tick
+		}
 	}
-	user, _ := strconv.Atoi(f[11])
-	sys, _ := strconv.Atoi(f[12])
-	return time.Duration(user+sys) * 10 * time.Millisecond
+	return sum
 }
 
 // statFields are the fields of /proc/PID/stat after the name: state, parent, …
@@ -82,11 +88,16 @@ func statFields(pid int) []string {
 	return strings.Fields(rest)
 }
 
-// descendants are a process and all processes below it.
-func descendants(root int) []int {
+// processes are all processes of this machine at one moment.
+type processes struct {
+	children map[int][]int
+	used     map[int]time.Duration // with that of the children that it has waited for
+}
+
+func processTable() processes {
 	entries, err := os.ReadDir("/proc")
 	check(err)
-	below := map[int][]int{}
+	t := processes{map[int][]int{}, map[int]time.Duration{}}
 	for _, e := range entries {
 		pid, err := strconv.Atoi(e.Name())
 		if err != nil {
@@ -94,23 +105,52 @@ func descendants(root int) []int {
 		}
 		if f := statFields(pid); len(f) > 1 {
 			parent, _ := strconv.Atoi(f[1])
-			below[parent] = append(below[parent], pid)
+			t.children[parent] = append(t.children[parent], pid)
+			t.used[pid] = ticks(f, 11, 12, 13, 14)
 		}
 	}
-	all := []int{root}
+	return t
+}
+
+// below are processes and all below them, each once.
+func (t processes) below(roots ...int) (all []int) {
+	seen := map[int]bool{}
+	add := func(pids []int) {
+		for _, pid := range pids {
+			if !seen[pid] {
+				seen[pid] = true
+				all = append(all, pid)
+			}
+		}
+	}
+	add(roots)
 	for i := 0; i < len(all); i++ {
-		all = append(all, below[all[i]]...)
+		add(t.children[all[i]])
 	}
 	return all
 }
 
-// treeOf is the usage of a gateway, its keeper and all of its sessions.
-func treeOf(root int) (u usage) {
-	for _, pid := range descendants(root) {
+// cpu is the processor time that processes, all below them and those that these have waited for have used.
+func (t processes) cpu(roots []int) (sum time.Duration) {
+	for _, pid := range t.below(roots...) {
+		sum += t.used[pid]
+	}
+	return sum
+}
+
+// usage is that of processes and all below them.
+func (t processes) usage(roots []int) (u usage) {
+	for _, pid := range t.below(roots...) {
 		u.add(status(pid))
 	}
 	return u
 }
+
+// descendants are a process and all processes below it.
+func descendants(root int) []int { return processTable().below(root) }
+
+// treeOf is the usage of a gateway, its keeper and all of its sessions.
+func treeOf(root int) usage { return processTable().usage([]int{root}) }
 
 // gatewayOf is the gateway below a keeper: the child that runs the same program. With --single-process both are one.
 func gatewayOf(keeper int) int {
@@ -122,6 +162,53 @@ func gatewayOf(keeper int) int {
 		}
 	}
 	return keeper
+}
+
+// machineTime is the processor time that this machine's processors have been busy.
+func machineTime() time.Duration {
+	text, _ := os.ReadFile("/proc/stat")
+	line, _, _ := strings.Cut(string(text), "\n")
+	return ticks(strings.Fields(line), 1, 2, 3, 6, 7) // not idle, not waiting, not taken by the host
+}
+
+// listeners are the processes that hold the listening sockets of a TCP port, in this network namespace.
+func listeners(port int) (pids []int, err error) {
+	sockets := map[string]bool{}
+	for _, file := range []string{"/proc/net/tcp", "/proc/net/tcp6"} {
+		text, err := os.ReadFile(file)
+		if err != nil {
+			continue // a kernel without IPv6
+		}
+		for line := range strings.Lines(string(text)) {
+			const local, state, inode = 1, 3, 9
+			f := strings.Fields(line)
+			if len(f) > inode && f[state] == "0A" && strings.HasSuffix(f[local], fmt.Sprintf(":%04X", port)) {
+				sockets["socket:["+f[inode]+"]"] = true
+			}
+		}
+	}
+	entries, err := os.ReadDir("/proc")
+	if err != nil {
+		return nil, err
+	}
+	for _, e := range entries {
+		pid, err := strconv.Atoi(e.Name())
+		if err != nil {
+			continue
+		}
+		dir := "/proc/" + e.Name() + "/fd/"
+		files, _ := os.ReadDir(dir) // another user's are not shown to us
+		if slices.ContainsFunc(files, func(f fs.DirEntry) bool {
+			file, _ := os.Readlink(dir + f.Name())
+			return sockets[file]
+		}) {
+			pids = append(pids, pid)
+		}
+	}
+	if len(pids) == 0 {
+		return nil, fmt.Errorf("no process that we may look at listens on port %d", port)
+	}
+	return pids, nil
 }
 
 // cgroup is a cgroup of our own, for floors.
