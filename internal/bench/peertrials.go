@@ -470,9 +470,7 @@ func (at *target) hold(ctx context.Context, kind idleKind, n int) (*held, error)
 	if err := first.Close(); err != nil {
 		return nil, err
 	}
-	t := processTable()
-	h := &held{server: t.below(at.roots...), before: t.usage(at.roots)}
-	h.files = filesOf(h.server)
+	h := at.settled()
 	for range n {
 		c, err := kind.open(ctx, at)
 		if err != nil {
@@ -481,6 +479,21 @@ func (at *target) hold(ctx context.Context, kind idleKind, n int) (*held, error)
 		h.open = append(h.open, c)
 	}
 	return h, nil
+}
+
+// settled looks at a peer until the number of its descriptors stays the same for a moment: a peer may still be closing what its client has closed.
+func (at *target) settled() *held {
+	const most, moment = 40, 50 * time.Millisecond
+	for i, last := 0, -1; ; i++ {
+		t := processTable()
+		h := &held{server: t.below(at.roots...), before: t.usage(at.roots)}
+		h.files = filesOf(h.server)
+		if h.before.descriptors == last || i == most {
+			return h
+		}
+		last = h.before.descriptors
+		time.Sleep(moment)
+	}
 }
 
 func (h *held) close() (err error) {
