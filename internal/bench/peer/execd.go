@@ -16,7 +16,6 @@ import (
 // bash for each command, which it gives the directory and the variables of the last one), single commands, and a bash behind a WebSocket, on a terminal
 // or on pipes.
 type execd struct {
-	cannot
 	address string
 }
 
