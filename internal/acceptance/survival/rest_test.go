@@ -6,6 +6,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -56,8 +57,9 @@ func TestRestSurvivesDeathsAnywhere(t *testing.T) {
 				w.ran(w.sure("exec.run", object{"session_id": ids[i], "command": fmt.Sprintf("V=%d", i)}), 0, "")
 			}
 			diedAt := map[string]int{}
+			var whole []string // the points of a round in which nothing died; nil: not known
 			since := time.Now()
-			for n := 1; ; n++ {
+			for n, aimed := 1, 0; ; {
 				was, points := g.Serving(t), len(trace())
 				time.Sleep(time.Until(since.Add(keeperCalm))) // else the keeper waits before it starts the next one
 				if err := os.WriteFile(arm, fmt.Append(nil, n), 0o600); err != nil {
@@ -72,10 +74,10 @@ func TestRestSurvivesDeathsAnywhere(t *testing.T) {
 				})
 				since = time.Now()
 				_ = os.Remove(arm)
-				died := g.Serving(t) != was
-				if died {
-					all := trace()
+				if all := trace(); g.Serving(t) != was {
 					diedAt[all[len(all)-1]]++
+				} else {
+					whole = all[points:]
 				}
 				for i, s := range ids { // the first are those that rest next
 					w.ran(w.sure("exec.run", object{"session_id": s, "request_key": fmt.Sprint("c", n, i), "command": "echo $V"}), 0, fmt.Sprintln(i))
@@ -85,11 +87,18 @@ func TestRestSurvivesDeathsAnywhere(t *testing.T) {
 					t.Errorf("killed at %d: %v", n, r)
 				}
 				w.ran(w.sure("exec.run", object{"session_id": ids[last], "command": "echo $V"}), 0, fmt.Sprintln(last))
-				if diedAt[restPoints[0]] > 0 && diedAt[restPoints[1]] > 0 {
+				if n++; whole == nil {
+					continue
+				}
+				missing := slices.IndexFunc(restPoints, func(p string) bool { return diedAt[p] == 0 })
+				if missing < 0 {
 					break
 				}
-				if n == 40 {
-					n = 0
+				if n = 1 + slices.Index(whole, restPoints[missing]); n == 0 {
+					n, whole = 1000, nil // none dies, and the points are known again
+				} else {
+					n = max(1, n+aimed%5-2) // no two rounds are alike
+					aimed++
 				}
 			}
 			t.Log(diedAt)
