@@ -86,6 +86,10 @@ func (g localGroup) MakeChannels(kinds []own.ChannelKind, also ...int) ([]own.Ch
 // Hold does nothing, because the caller's own descriptors can be found in Dir as long as it keeps them open.
 func (g localGroup) Hold(fds ...int) ([]int, error) { return fds, nil }
 
+func (g localGroup) StartInNewScope(s own.Spec, hold ...int) (own.Started, error) {
+	return own.StartInSteps(g, s, hold...)
+}
+
 // Lend is not used: the caller holds its descriptors itself.
 func (g localGroup) Lend(own.KeptChild, ...int) ([]int, error) { return nil, fs.ErrInvalid }
 

@@ -115,6 +115,7 @@ func (s *server) newHandlers(removeIsSlow bool) map[string]handler {
 			return err
 		}},
 		wire.OpSpawn:         {target: ofScope, do: s.start, takesFiles: true, spawns: true},
+		wire.OpStart:         {target: ofSession, do: s.startInNewScope, takesFiles: true, spawns: true},
 		wire.OpAddChild:      {target: ofScope, do: func(q *request, _ *answer) error { return q.scope.AddChild(q.Pid) }},
 		wire.OpAddForkedCopy: {target: ofScope, do: func(q *request, _ *answer) error { return q.scope.AddForkedCopy(q.Pid) }},
 		wire.OpMembersExcept: {target: ofScope, do: func(q *request, a *answer) error {

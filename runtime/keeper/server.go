@@ -167,7 +167,7 @@ func (s *server) welcome(l *wire.Link, dead <-chan struct{}) error {
 	}
 	st, files, own := s.stateLocked()
 	room.Close()
-	if err := l.SendBorrowed(wire.Message{Version: wire.Version, Op: wire.OpHello, State: st}, files, own); err != nil {
+	if err := l.SendBorrowed(wire.Message{Version: wire.Version, Op: wire.OpHello, Count: wire.Revision, State: st}, files, own); err != nil {
 		return fmt.Errorf("hello: %w", err)
 	}
 	s.generation++

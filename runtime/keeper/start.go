@@ -92,6 +92,46 @@ func (s *server) startFirstShell(q *request, a *answer) (err error) {
 	return s.start(q, a)
 }
 
+// startInNewScope makes a scope, holds the first q.Count files, and starts the scope's first process, which gets the others. If a part fails, it
+// undoes everything and returns the error. Otherwise start sends the answer.
+func (s *server) startInNewScope(q *request, a *answer) error {
+	if q.Count < 0 || q.Count > len(q.files) {
+		descriptor.CloseAll(q.files)
+		return fmt.Errorf("start with %d of %d descriptors: %w", q.Count, len(q.files), fs.ErrInvalid)
+	}
+	given := q.files[q.Count:]
+	q.files = q.files[:q.Count:q.Count]
+	if err := s.hold(q, a); err != nil {
+		descriptor.CloseAll(given)
+		return err
+	}
+	held := a.Held
+	q.files = given
+	var err error
+	if q.scope, err = s.newScope(q.session, a); err != nil {
+		descriptor.CloseAll(given)
+	} else {
+		err = s.start(q, a)
+	}
+	if err == nil {
+		return nil
+	}
+	s.runSlow(func() { // what is undone may take long
+		s.mu.Lock()
+		s.dropLocked(q.session, held)
+		s.mu.Unlock()
+		if c := q.scope; c != nil {
+			gone := answer{}
+			if _ = s.removeScope(q, &gone); !gone.Done {
+				_ = c.Kill(0)
+				_ = s.removeScope(q, &gone)
+			}
+		}
+		_ = q.link.Send(wire.Message{Op: wire.OpAnswer, ID: q.ID, Fault: wire.FaultOf(err)})
+	})
+	return nil
+}
+
 // start spawns q.Spawn in its scope and sends a, unless it returns an error. It sends the answer itself, because the exit must not be sent
 // before. The answer's descriptors are the child's pidfd and then those of a; if there is no room, none. start becomes the owner of all
 // files.

@@ -55,6 +55,13 @@ type StartedSession struct {
 	Child KeptChild
 }
 
+// Started is the result of KeptGroup.StartInNewScope.
+type Started struct {
+	Scope KeptScope
+	Child KeptChild
+	Held  []int // the keeper's numbers of the descriptors, in their order
+}
+
 // KeptGroup is the processes of one session, and the descriptors that are held for it. See host.Group.
 type KeptGroup interface {
 	NewScope() (KeptScope, error)
@@ -66,6 +73,9 @@ type KeptGroup interface {
 	// Dir returns the directory in which the session's shells find channels and held descriptors by their numbers:
 	// /proc/PID/fd, or the session's FIFO directory.
 	Dir() string
+	// StartInNewScope makes a scope, holds descriptors as Hold does, and starts the scope's first process, in one request. If a
+	// part fails, nothing remains.
+	StartInNewScope(s Spec, hold ...int) (Started, error)
 	// UsesFIFOs reports whether the shells can open only what MakeChannels makes. If so, MakeChannels also makes what
 	// need not survive us.
 	UsesFIFOs() bool

@@ -44,6 +44,7 @@ type Terminal struct {
 	stop       chan struct{}  // closed by close; it ends feedInput
 	inputDone  chan struct{}  // closed when feedInput has ended
 	exited     chan struct{}  // closed by watch, after all of the output is in the journal
+	startup    *os.File       // startup file that the first process inherits; nil: none. Only begin uses it
 	scratch    string         // directory to remove at the end; "" for none
 	status     own.Status     // set before exited is closed
 	saved      saved.Terminal
@@ -72,30 +73,7 @@ func (s *Shell) PrepareTerminal(spec TerminalSpec) (*Terminal, error) {
 	group, cfg := s.group, s.cfg
 	s.mu.Unlock()
 	t := newTerminal(s.b, group, nil, spec.Journal)
-	var first own.Spec
-	err = own.Concurrently(
-		func() (err error) {
-			first, err = t.prepare(s, sp, cfg, spec, free, named, here)
-			return err
-		},
-		func() (err error) {
-			t.scope, err = group.NewScope()
-			return err
-		},
-		func() (err error) {
-			if t.pty, err = stream.NewPTY(group, s.streamLogs, spec.Cols, spec.Rows); err == nil {
-				t.pty.Log().AttachJournal(t.journal, 0, 0)
-			}
-			return err
-		},
-		func() (err error) {
-			t.stdin, err = stream.NewStdin(group, true)
-			return err
-		})
-	var child own.KeptChild
-	if err == nil {
-		child, err = t.spawn(first)
-	}
+	child, err := t.begin(s, sp, cfg, spec, free, named, here)
 	if err == nil {
 		_, gate := t.files.GateNumbers()
 		t.saved = saved.Terminal{
@@ -104,10 +82,6 @@ func (s *Shell) PrepareTerminal(spec TerminalSpec) (*Terminal, error) {
 		}
 		s.addTerminal(t, child)
 		return t, nil
-	}
-	if t.scope != nil && !t.scope.Remove() {
-		_ = t.scope.Kill(0)
-		t.scope.Remove()
 	}
 	t.journal.Close()
 	t.close()
@@ -162,21 +136,38 @@ func (t *Terminal) prepare(s *Shell, sp *shellProc, cfg ShellConfig, spec Termin
 	return own.Spec{Path: path, Argv: argv, Env: env, Dir: dir, TTY: true}, nil
 }
 
-// spawn starts the terminal's first process.
-func (t *Terminal) spawn(first own.Spec) (own.KeptChild, error) {
+// begin starts the terminal's first process. One request starts it and has the keeper hold what the next gateway needs.
+func (t *Terminal) begin(s *Shell, sp *shellProc, cfg ShellConfig, spec TerminalSpec, free bool, named namedshell.Shell, here checkedDir) (own.KeptChild, error) {
+	defer func() { t.startup.Close() }() // does nothing to nil
+	first, err := t.prepare(s, sp, cfg, spec, free, named, here)
+	if err != nil {
+		return nil, err
+	}
+	if t.pty, err = stream.OpenPTY(t.files.Group, s.streamLogs, spec.Cols, spec.Rows); err != nil {
+		return nil, err
+	}
+	if t.stdin, err = stream.OpenStdin(t.files.Group); err != nil {
+		return nil, err
+	}
 	dup, err := unix.FcntlInt(uintptr(t.pty.Slave()), unix.F_DUPFD_CLOEXEC, 3)
 	if err != nil {
 		return nil, err
 	}
 	tty := os.NewFile(uintptr(dup), "tty")
 	defer tty.Close()
-	first.Files = []*os.File{tty, tty, tty}
-	child, err := t.scope.Spawn(first)
+	if first.Files = []*os.File{tty, tty, tty}; t.startup != nil {
+		first.Files = append(first.Files, t.startup)
+	}
+	pty := t.pty.Fds()
+	d, err := t.files.Group.StartInNewScope(first, append(pty, t.stdin.Fds()...)...)
 	if err != nil {
 		return nil, err
 	}
-	t.pid = child.Pid()
-	return child, nil
+	t.pty.SetHeld(d.Held[:len(pty)])
+	t.stdin.SetHeld(d.Held[len(pty):])
+	t.pty.Log().AttachJournal(t.journal, 0, 0)
+	t.scope, t.pid = d.Scope, d.Child.Pid()
+	return d.Child, nil
 }
 
 // byScript returns the arguments of a shell that reads the session's state, and then becomes an interactive shell or runs the command.

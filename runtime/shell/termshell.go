@@ -9,6 +9,7 @@ import (
 	"strconv"
 	"strings"
 
+	"trl/runtime/descriptor"
 	"trl/runtime/dialect"
 	"trl/runtime/namedshell"
 	"trl/runtime/own"
@@ -35,7 +36,7 @@ func (t *Terminal) script(sp *shellProc, cfg ShellConfig, spec TerminalSpec, nam
 		return "", false, err
 	}
 	b.WriteString(own)
-	first, words, err := t.interactive(sp.dialect, cfg, spec, named)
+	first, words, err := t.interactive(sp.dialect, cfg, spec, named, false)
 	if err != nil {
 		return "", false, err
 	}
@@ -61,15 +62,16 @@ func (t *Terminal) direct(sp *shellProc, cfg ShellConfig, spec TerminalSpec, nam
 	if state != "" || gone || len(lost) > 0 || spec.Dir != "" || zsh || readsFile || spec.Text != "" && !filepath.IsAbs(named.Path) {
 		return nil, cfg.Env, nil
 	}
-	if _, argv, err = t.interactive(sp.dialect, cfg, spec, named); argv == nil {
+	if _, argv, err = t.interactive(sp.dialect, cfg, spec, named, !t.files.Group.UsesFIFOs()); argv == nil {
 		return nil, cfg.Env, err
 	}
 	return argv, dialect.MergeEnv(dialect.TerminalEnv(cfg.Env), spec.Env), nil
 }
 
 // interactive returns the words that start an interactive shell, and lines that k runs before. The shell is the session's if the
-// request has no command, or the shell that the command names. For any other command the words are nil.
-func (t *Terminal) interactive(k *dialect.Dialect, cfg ShellConfig, spec TerminalSpec, named namedshell.Shell) (first string, words []string, err error) {
+// request has no command, or the shell that the command names. For any other command the words are nil. inherits: the words are those of the first
+// process, which may inherit its startup file.
+func (t *Terminal) interactive(k *dialect.Dialect, cfg ShellConfig, spec TerminalSpec, named namedshell.Shell, inherits bool) (first string, words []string, err error) {
 	path, name := named.Path, named.Name
 	if spec.Text == "" {
 		k, _, err := dialect.Of(cfg.Path)
@@ -82,7 +84,12 @@ func (t *Terminal) interactive(k *dialect.Dialect, cfg ShellConfig, spec Termina
 	case "":
 		return "", nil, nil
 	case "bash":
-		rc, err := t.rc(dialect.MarksBash, spec.Nonce)
+		rc, err := "", error(nil)
+		if inherits {
+			rc, err = t.inheritedRC(dialect.MarksBash, spec.Nonce)
+		} else {
+			rc, err = t.rc(dialect.MarksBash, spec.Nonce)
+		}
 		return "", []string{path, "--rcfile", rc, "-i"}, err
 	case "fish":
 		rc, err := t.rc(dialect.MarksFish, spec.Nonce)
@@ -100,6 +107,16 @@ func (t *Terminal) interactive(k *dialect.Dialect, cfg ShellConfig, spec Termina
 func (t *Terminal) rc(text, nonce string) (path string, err error) {
 	fd, err := t.files.HoldText([]byte(strings.ReplaceAll(text, "@N@", nonce)))
 	return fmt.Sprintf("%s/%d", t.files.Group.Dir(), fd), err
+}
+
+// inheritedRC is rc for a bash that inherits the file as descriptor 3, and closes it first. The keeper then need not hold the file before bash starts.
+func (t *Terminal) inheritedRC(text, nonce string) (path string, err error) {
+	fd, err := descriptor.Memfd("rc")
+	if err != nil {
+		return "", err
+	}
+	t.startup = os.NewFile(uintptr(fd), "rc")
+	return "/proc/self/fd/3", descriptor.WriteMemfd(fd, []byte("\\exec 3<&-\n"+strings.ReplaceAll(text, "@N@", nonce)))
 }
 
 // zsh returns what interactive does, for zsh. zsh reads its startup files only from a directory. That is the session's FIFO

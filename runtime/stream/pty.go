@@ -52,8 +52,8 @@ const heldSlave = 1 // index of the slave in heldNumbers
 // ErrNoTerminal says that the kernel has no PTY left (kernel.pty.max), or the gateway no descriptor.
 var ErrNoTerminal = errors.New("no terminal is available")
 
-// NewPTY makes a PTY with that size.
-func NewPTY(group own.KeptGroup, of *Logs, cols, rows int) (l *PTY, err error) {
+// OpenPTY makes a PTY with that size. The caller has the keeper hold its Fds, and calls SetHeld.
+func OpenPTY(group own.KeptGroup, of *Logs, cols, rows int) (l *PTY, err error) {
 	l = &PTY{group: group, slave: -1, r: -1, w: -1, masterFD: -1}
 	defer func() {
 		if err != nil {
@@ -73,15 +73,22 @@ func NewPTY(group own.KeptGroup, of *Logs, cols, rows int) (l *PTY, err error) {
 	if l.log, err = of.newLog(group); err != nil {
 		return l, err
 	}
-	fds := l.log.Fds()
-	ours := []int{l.masterFD, l.slave, l.r, l.w}
-	held, err := group.Hold(append(ours, fds[:]...)...)
-	if err != nil {
-		return l, fmt.Errorf("hold a terminal: %w", err)
-	}
-	l.heldNumbers, l.log.held = held[:4:4], ToHeldFiles(held[4:], fds[:]...)
-	l.files = ToHeldFiles(l.heldNumbers, ours...)
 	return l, nil
+}
+
+// Fds returns the descriptors that the keeper is to hold. The PTY keeps its own.
+func (l *PTY) Fds() []int {
+	log := l.log.Fds()
+	return append([]int{l.masterFD, l.slave, l.r, l.w}, log[:]...)
+}
+
+// SetHeld sets the keeper's numbers of Fds.
+func (l *PTY) SetHeld(numbers []int) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	fds := l.Fds()
+	l.heldNumbers = numbers[:4:4]
+	l.files, l.log.held = ToHeldFiles(l.heldNumbers, fds...), ToHeldFiles(numbers[4:], fds[4:]...)
 }
 
 // openPTY makes the PTY and sets its size before a program can ask for it. It does not open the slave by its path, because in a

@@ -57,8 +57,8 @@ const freeBatch = 1 << 20
 func NewStdin(group own.KeptGroup, inherited bool) (*Stdin, error) {
 	in := &Stdin{group: group, r: -1, w: -1}
 	var err error
-	if in.mem, err = unix.MemfdCreate("trl-stdin", unix.MFD_CLOEXEC|unix.MFD_ALLOW_SEALING); err != nil {
-		return nil, fmt.Errorf("memfd: %w", err)
+	if in.mem, err = newStdinFile(); err != nil {
+		return nil, err
 	}
 	create := group.MakeChannels
 	if inherited {
@@ -73,9 +73,40 @@ func NewStdin(group own.KeptGroup, inherited bool) (*Stdin, error) {
 	}
 	in.r, in.w, in.fileNumber = pipe[0].R, pipe[0].W, pipe[0].FileNumber
 	in.hadReader = in.r >= 0
-	in.heldNumbers = []int{held[0], pipe[0].HeldR, pipe[0].HeldW}
-	in.files = ToHeldFiles(in.heldNumbers, in.mem, in.r, in.w)
+	in.SetHeld([]int{held[0], pipe[0].HeldR, pipe[0].HeldW})
 	return in, nil
+}
+
+// OpenStdin makes the Stdin of a terminal, which no process reads from. The caller has the keeper hold its Fds, and calls SetHeld.
+func OpenStdin(group own.KeptGroup) (*Stdin, error) {
+	in := &Stdin{group: group, r: -1, w: -1, hadReader: true}
+	var err error
+	if in.mem, err = newStdinFile(); err != nil {
+		return nil, err
+	}
+	var fd [2]int
+	if fd, err = descriptor.HalfPipe(1); err != nil {
+		in.Close()
+		return nil, fmt.Errorf("stdin pipe: %w", err)
+	}
+	in.r, in.w = fd[0], fd[1]
+	return in, nil
+}
+
+func newStdinFile() (int, error) {
+	fd, err := unix.MemfdCreate("trl-stdin", unix.MFD_CLOEXEC|unix.MFD_ALLOW_SEALING)
+	if err != nil {
+		return -1, fmt.Errorf("memfd: %w", err)
+	}
+	return fd, nil
+}
+
+// Fds returns the descriptors that the keeper is to hold. The Stdin keeps its own.
+func (in *Stdin) Fds() []int { return []int{in.mem, in.r, in.w} }
+
+// SetHeld sets the keeper's numbers of Fds. It is called once, before other goroutines use the Stdin.
+func (in *Stdin) SetHeld(numbers []int) {
+	in.heldNumbers, in.files = numbers, ToHeldFiles(numbers, in.Fds()...)
 }
 
 // probeReader tells whether the pipe has had a reader. It opens the write end once more, which fails without a reader. feedMu is

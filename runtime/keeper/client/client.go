@@ -84,6 +84,7 @@ type Client struct {
 	orphans      int        // fd of the keeper's list, see host.EmptyCheck; -1: none. Closed by receiveAnswers
 	files        []*os.File
 	heldSessions []own.HeldSession
+	revision     int           // of the keeper, see wire.Revision; set once in Dial
 	most         int           // descriptors that this process may open; set once in Dial
 	mayBeShort   atomic.Bool   // see DescriptorsShort
 	done         chan struct{} // closed when receiveAnswers has returned
@@ -142,7 +143,7 @@ func (c *Client) hello() error {
 		descriptor.CloseAll(files)
 		return cmp.Or(m.Fault.Err(), fs.ErrInvalid)
 	}
-	c.state = *m.State
+	c.state, c.revision = *m.State, m.Count
 	if !slices.Contains(host.TierNames, c.state.Tier) { // the keeper comes from a build that had tier "pidns", and has sessions in it
 		descriptor.CloseAll(files)
 		return fmt.Errorf("keeper has isolation %s, which this version does not have: upgrade by a restart, without --isolation %s", c.state.Tier, c.state.Tier)
@@ -311,11 +312,7 @@ func (c *Client) StartSession(id string, f own.StartRequest) (d own.StartedSessi
 		}
 		return d, err
 	}
-	list := -1
-	if len(files) > 0 {
-		list = files[0]
-	}
-	return own.StartedSession{Group: g, Scope: c.newScope(g, a.Scope, a.Mark, list), Child: k}, nil
+	return own.StartedSession{Group: g, Scope: g.scopeOf(a, files), Child: k}, nil
 }
 
 // KillOrphans makes two requests, because only the gateway knows which sessions live.

@@ -12,6 +12,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"trl/protocol"
+	"trl/runtime/crashpoint"
 	"trl/runtime/descriptor"
 	"trl/runtime/keeper/wire"
 	"trl/runtime/own"
@@ -36,11 +37,16 @@ func (g *group) NewScope() (own.KeptScope, error) {
 		}
 		return nil, err
 	}
+	return g.scopeOf(a, files), nil
+}
+
+// scopeOf returns the scope of an answer, whose list is in files if the keeper could open it.
+func (g *group) scopeOf(a wire.Message, files []int) *scope {
 	list := -1
-	if len(files) == 1 {
+	if len(files) > 0 {
 		list = files[0]
 	}
-	return g.client.newScope(g, a.Scope, a.Mark, list), nil
+	return g.client.newScope(g, a.Scope, a.Mark, list)
 }
 
 func (g *group) Limit(l protocol.Limits) error {
@@ -151,6 +157,46 @@ func (g *group) Hold(fds ...int) (numbers []int, err error) {
 	a, _, err := g.client.Call(wire.Message{Op: wire.OpHold, Group: g.id}, files...)
 	g.client.noteNumbers(a.Held)
 	return a.Held, err
+}
+
+func (g *group) StartInNewScope(s own.Spec, hold ...int) (d own.Started, err error) {
+	if g.client.revision < wire.RevisionStart {
+		return own.StartInSteps(g, s, hold...)
+	}
+	files, err := duplicates(hold)
+	if err != nil {
+		return d, err
+	}
+	req, given, err := spawnOf(s)
+	if err != nil {
+		descriptor.CloseAll(files)
+		return d, err
+	}
+	k := newChild(g.client, g.id)
+	m := wire.Message{Op: wire.OpStart, Group: g.id, Spawn: req, Count: len(files)}
+	call, err := g.client.sendRequest(m, k, append(files, given...))
+	if err != nil {
+		return d, err
+	}
+	<-call.answered
+	crashpoint.Here("after an answer of the keeper")
+	a, list, err := call.result()
+	g.client.noteNumbers(a.Held)
+	if err == nil && k.Pidfd() < 0 {
+		err = unix.EMFILE
+	}
+	if err != nil {
+		descriptor.CloseAll(list)
+		if k.number != 0 { // the process runs, but we had no room for its descriptor
+			c := g.client.newScope(g, a.Scope, a.Mark, -1)
+			_ = c.Kill(0)
+			c.Remove()
+			k.Close()
+			g.Drop(a.Held...)
+		}
+		return d, err
+	}
+	return own.Started{Scope: g.scopeOf(a, list), Child: k, Held: a.Held}, nil
 }
 
 func (g *group) Lend(of own.KeptChild, numbers ...int) (fds []int, err error) {

@@ -26,6 +26,13 @@ import (
 // number.
 const Version = 7
 
+// Revision of Version: what keepers have learned since, without a change of what they knew. A keeper tells it in the Count of its hello, which every
+// gateway of this Version accepts; 0 is that of the first builds. A gateway makes only requests that its keeper knows.
+const (
+	RevisionStart = 1 // OpStart
+	Revision      = RevisionStart
+)
+
 const (
 	MaxInline = 64 << 10 // of a packet; longer messages go in a memfd. A third of what a socket buffer can hold
 	maxBody   = 64 << 20 // of a message in a memfd: a hello with 100,000 sessions
@@ -51,6 +58,7 @@ const (
 	OpLimit              = "limit"   // a group
 	OpGauge              = "gauge"   // of a group
 	OpSpawn              = "spawn"   //
+	OpStart              = "start"   // a scope; the first Count descriptors are held; its first process gets the others
 	OpAddChild           = "adopt"   //
 	OpAddForkedCopy      = "copy"    // Scope.AddForkedCopy
 	OpMembersExcept      = "others"  //
@@ -79,7 +87,7 @@ const (
 	OpYield              = "yield"   // from the keeper without a request: a successor is ready; end and leave everything to it
 )
 
-var ops = []string{OpHello, OpReady, OpBye, OpGroup, OpStartSession, OpScope, OpLimit, OpGauge, OpSpawn, OpAddChild, OpAddForkedCopy, OpMembersExcept, OpSignal, OpKill, OpRemove,
+var ops = []string{OpHello, OpReady, OpBye, OpGroup, OpStartSession, OpScope, OpLimit, OpGauge, OpSpawn, OpStart, OpAddChild, OpAddForkedCopy, OpMembersExcept, OpSignal, OpKill, OpRemove,
 	OpMembers, OpClose, OpMakeChannels, OpHold, OpLend, OpDrop, OpDropAll, OpWrite, OpPunch, OpReleaseConfinement, OpEnter, OpCwd, OpRelease, OpEscaped, OpOrphans, OpNumbers, OpRemember, OpAnswer, OpExit, OpYield}
 
 // Message is a request, its answer, or an event.
@@ -131,7 +139,7 @@ type Spawn struct {
 	Env   [][]byte `json:"env"`
 	Dir   []byte   `json:"dir"`
 	TTY   bool     `json:"tty,omitzero"`
-	Slots []int    `json:"slots"` // for each descriptor of the child its index in the message's descriptors; -1: closed
+	Slots []int    `json:"slots"` // for each descriptor of the child its index in the message's descriptors, without those of an OpStart that are held; -1: closed
 }
 
 // State is everything that a gateway needs to continue where another one ended. It comes with these descriptors, in this order: the
