@@ -43,6 +43,10 @@ func (q step) duration(name string) time.Duration {
 	return time.Duration(q.number(name) * float64(time.Second))
 }
 
+func (q step) terminal() client.TerminalOptions {
+	return client.TerminalOptions{Cols: int(q.number("cols")), Rows: int(q.number("rows")), Command: q.text("command", "")}
+}
+
 // environment divides an environment of the wire into variables that are set and names that are unset.
 func (q step) environment() (set map[string]string, unset []string) {
 	set = map[string]string{}
@@ -228,6 +232,13 @@ func (r *run) carryOut(ctx context.Context, q step, in *scope) (any, error) {
 	case "session":
 		set, _ := q.environment()
 		return r.keep(caller().CreateSession(ctx, &client.SessionOptions{Name: q.text("name", ""), Cwd: q.text("working_dir", ""), Env: set}))
+	case "session_with_terminal":
+		set, _ := q.environment()
+		s, term, err := caller().CreateSessionWithTerminal(ctx, &client.SessionOptions{Name: q.text("name", ""), Cwd: q.text("working_dir", ""), Env: set}, q.terminal())
+		if err == nil {
+			in.set(q.text("terminal", ""), &reading{of: term})
+		}
+		return r.keep(s, err)
 	case "get_session":
 		return caller().GetSession(ctx, q.text("name", ""))
 	case "move":
@@ -243,7 +254,7 @@ func (r *run) carryOut(ctx context.Context, q step, in *scope) (any, error) {
 		logs, err := process.StreamLogs(ctx, int64(q.number("since")))
 		return &reading{of: logs, offset: int64(q.number("since"))}, err
 	case "terminal":
-		term, err := session().OpenTerminal(ctx, client.TerminalOptions{Cols: int(q.number("cols")), Rows: int(q.number("rows")), Command: q.text("command", "")})
+		term, err := session().OpenTerminal(ctx, q.terminal())
 		return &reading{of: term}, err
 	case "read":
 		return output.read(ctx, q["until"])

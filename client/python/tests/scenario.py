@@ -251,6 +251,14 @@ class Run:
         self.to_end.append(lambda: self.do(session.destroy, force=True))
         return session
 
+    async def do_session_with_terminal(self, step: Mapping[str, Any], names: dict[str, Any]) -> Any:
+        options = {SESSION_NAMES.get(k, k): v for k, v in step.items() if k not in NOT_OPTIONS | {"terminal"}}
+        create = self.client(step, names).create_session_with_terminal
+        session, terminal = await self.do(create, cmd=step.get("command"), **options)
+        self.to_end.append(lambda: self.do(session.destroy, force=True))
+        names[step["terminal"]] = Reader(terminal, self.iterator(terminal))
+        return session
+
     async def do_get_session(self, step: Mapping[str, Any], names: dict[str, Any]) -> Any:
         return await self.do(self.client(step, names).get_session, step["name"])
 

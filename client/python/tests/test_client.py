@@ -48,7 +48,7 @@ def public(cls: type) -> dict[str, Any]:
 @pytest.mark.parametrize("name", ["Sandbox", "Session", "Command", "Process", "Terminal", "Watch"])
 def test_both_apis_have_the_same_names_and_parameters(name: str) -> None:
     blocking, asynchronous = public(getattr(trl_client, name)), public(getattr(aio, name))
-    only_async = {"open", "join", "known", "__aenter__"}  # constructors, and the protocol of asyncio
+    only_async = {"open", "create", "join", "known", "__aenter__"}  # constructors, and the protocol of asyncio
     assert set(blocking) - {"__enter__"} == set(asynchronous) - only_async
     for method, function in blocking.items():
         if callable(function) and not method.startswith("__"):
@@ -609,6 +609,49 @@ def test_what_is_repeated_after_a_loss(method: str, params: dict[str, Any], repe
 
 
 # Processes and terminals.
+
+
+@pytest.mark.parametrize("older", [False, True])
+def test_the_own_session_and_its_terminal_come_in_one_request(older: bool) -> None:
+    """A server that does not know `terminal` gets two requests."""
+    pytest.importorskip("websockets")
+    import websockets
+
+    received: list[tuple[str, dict[str, Any]]] = []
+    opened = {"term_id": "t-1", "stream_id": "st-1", "claim": 1}
+
+    async def serve(socket: Any, path: str = "") -> None:
+        async for frame in socket:
+            request = json.loads(frame)
+            method, params = request["method"], request["params"]
+            answer: dict[str, Any] = {"ok": True, "data": {"epoch": "e", "session_id": "s-1", "name": "default"}}
+            if method != "system.ping":
+                received.append((method, params))
+            if method == "term.open":
+                answer["data"] = opened
+            elif "terminal" in params and older:
+                answer = {"ok": False, "error": {"code": "INVALID_PARAMS", "message": "unknown", "details": {"field": "terminal"}}}
+            elif "terminal" in params:
+                answer["data"]["terminal"] = opened
+            await socket.send(json.dumps({"id": request["id"], **answer}))
+            if answer.get("data", {}).get("terminal", answer.get("data")) == opened:
+                data = {"stream_id": "st-1", "stream": "tty", "offset": 0, "data": "shown"}
+                await socket.send(json.dumps({"event": "term.output", "data": data}))
+
+    async def main() -> None:
+        async with websockets.serve(serve, "127.0.0.1", 0, subprotocols=["trl.v1"]) as server:
+            port = next(iter(server.sockets)).getsockname()[1]
+            async with aio.connect(f"http://127.0.0.1:{port}", token="t") as sandbox:
+                terminal = await sandbox.open_terminal()
+                event = await anext(terminal.__aiter__())
+                assert isinstance(event, trl_client.Output) and event.data == b"shown"
+                assert terminal.id == "t-1" and sandbox.id == "s-1"
+
+    run(main())
+    assert [method for method, _ in received] == (["session.create"] * 2 + ["term.open"] if older else ["session.create"])
+    first = received[0][1]
+    assert first["name"] == "default" and first["if_exists"] == "return" and first["terminal"]["cols"] == 80
+    assert all(params["request_key"] == first["request_key"] for method, params in received if method == "session.create")
 
 
 def test_two_readers_of_one_log(address: Address) -> None:

@@ -287,6 +287,7 @@ class Link:
 
     def _open(self, feed: Feed, answer: dict[str, Any]) -> None:
         """Connects a feed to the stream that an answer names, before the stream's first event arrives."""
+        answer = answer.get("terminal", answer)  # session.create names the stream there
         feed.stream_id = answer.get("stream_id", "")
         if not feed.stream_id:
             return

@@ -5,12 +5,13 @@ from __future__ import annotations
 import asyncio
 import os
 from types import TracebackType
-from typing import Any, AsyncContextManager, Literal, Mapping
+from typing import Any, AsyncContextManager, Literal, Mapping, Sequence
 
 from ._address import resolve
 from ._client import Client, new_key
 from ._opening import Opening
-from ._session import Env, Session, _given
+from ._session import Env, Session, _given, text_of
+from ._terminal import Terminal
 from ._wire import Limits, SessionInfo
 from .errors import ForbiddenError, SessionNotFoundError, SessionTerminatedError
 
@@ -38,6 +39,18 @@ class Sandbox(Session):
             if not self._id:
                 self._id = await self._find()
         return self._id
+
+    async def _open_terminal(self, params: Mapping[str, Any]) -> Terminal:
+        async with self._resolving:
+            if not self._id and not self._wanted.startswith("s-"):  # one request makes or finds the session, too
+                try:
+                    created, terminal = await Terminal.create(self._client, {"name": self._wanted, "if_exists": "return"}, params)
+                except ForbiddenError:  # a guest may open one in the session that exists
+                    pass
+                else:
+                    self._id = str(created["session_id"])
+                    return terminal
+        return await super()._open_terminal(params)
 
     def _ended(self, id: str) -> None:
         """The next use makes another session."""
@@ -94,6 +107,42 @@ class Sandbox(Session):
     async def _create(self, params: Mapping[str, Any]) -> Session:
         created = await self._client.call("session.create", {**params, "request_key": new_key()})
         return Session(self._client, created["session_id"], created.get("name"))
+
+    async def create_session_with_terminal(
+        self,
+        name: str | None = None,
+        *,
+        cols: int = 80,
+        rows: int = 24,
+        cmd: str | Sequence[str] | None = None,
+        cwd: str | None = None,
+        env: Env | None = None,
+        shell: str | None = None,
+        command_timeout: float | None = None,
+        idle_timeout: float | None = None,
+        limits: Limits | None = None,
+        labels: Mapping[str, str] | None = None,
+        if_exists: Literal["error", "return"] = "error",
+        on_disconnect: Literal["keep", "destroy"] = "keep",
+        record: Record | None = None,
+    ) -> tuple[Session, Terminal]:
+        """`create_session` and `open_terminal` in one request. If the terminal cannot be opened, no session is made."""
+        params = {
+            "name": name,
+            "working_dir": cwd,
+            "env": env,
+            "shell": shell,
+            "timeout_s": command_timeout,
+            "idle_timeout_s": idle_timeout,
+            "limits": limits,
+            "labels": labels,
+            "if_exists": if_exists,
+            "on_disconnect": on_disconnect,
+            "record": record,
+        }
+        command = None if cmd is None else text_of(cmd)
+        created, terminal = await Terminal.create(self._client, _given(params), {"cols": cols, "rows": rows, **_given({"command": command})})
+        return Session(self._client, created["session_id"], created.get("name")), terminal
 
     async def get_session(self, name_or_id: str) -> Session:
         """An existing session, or SessionNotFoundError."""

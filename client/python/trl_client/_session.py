@@ -213,8 +213,11 @@ class Session:
         """Opens a terminal with the session's shell, or with a command."""
         command = None if cmd is None else text_of(cmd)
         params = _given({"command": command, "working_dir": cwd, "env": env, "record": record or None})
+        return await self._open_terminal({"cols": cols, "rows": rows, **params})
+
+    async def _open_terminal(self, params: Mapping[str, Any]) -> Terminal:
         async with self._use() as session_id:
-            return await Terminal.open(self._client, {"session_id": session_id, "cols": cols, "rows": rows, **params})
+            return await Terminal.open(self._client, {"session_id": session_id, **params})
 
     async def attach_terminal(
         self, id: str, *, mode: Mode = "control", cols: int | None = None, rows: int | None = None

@@ -273,11 +273,17 @@ class Session(Facade[aio.Session]):
         self._runner.run(lambda: self._inner.__aexit__(kind, error, trace))
 
 
+def _session_and_terminal(made: tuple[aio.Session, aio.Terminal], runner: Runner) -> tuple[Session, Terminal]:
+    session, terminal = made
+    return Session(session, runner), Terminal(terminal, runner)
+
+
 class Sandbox(Session):
     __doc__ = aio.Sandbox.__doc__
     _inner: aio.Sandbox
 
     create_session = wrapping(Session, aio.Sandbox.create_session)
+    create_session_with_terminal = wrapping(_session_and_terminal, aio.Sandbox.create_session_with_terminal)
     get_session = wrapping(Session, aio.Sandbox.get_session)
     list_sessions = blocking(aio.Sandbox.list_sessions)
     delete_session = blocking(aio.Sandbox.delete_session)

@@ -10,6 +10,7 @@ from ._command import to_bytes
 from ._link import Feed, Link
 from ._stream import WINDOW, Stream
 from ._wire import TermSnapshot
+from .errors import InvalidParamsError
 from .events import CommandDone, Control, Exited, Gap, Output, Resized, TerminalEvent
 
 Mode = Literal["control", "view"]
@@ -20,16 +21,20 @@ class _Screen(Stream):
 
     kind = "term_id"
 
-    def __init__(self, client: Client, opening: Mapping[str, Any] | None, attach: Mapping[str, Any]) -> None:
+    def __init__(self, client: Client, opening: tuple[str, Mapping[str, Any]] | None, attach: Mapping[str, Any]) -> None:
         super().__init__(client, attach.get("term_id", ""))
-        self._opening = opening and {**opening, "request_key": new_key(), "window_bytes": WINDOW}
+        self._opening = opening  # a method and its params
+        self.created: dict[str, Any] = {}  # the answer of session.create
         self.attach: dict[str, Any] = {**attach, "window_bytes": WINDOW, "snapshot": True}
         self.mode: Mode = attach["mode"]
 
     async def _subscribe(self, link: Link, feed: Feed) -> None:
         if not self.id and self._opening:
             self._asked = link
-            opened = await link.call("term.open", self._opening, feed=feed)
+            method, params = self._opening
+            opened = await link.call(method, params, feed=feed)
+            if method == "session.create":
+                self.created, opened = opened, opened["terminal"]
             self.id = self.attach["term_id"] = opened["term_id"]
             self.attach["claim"] = opened["claim"]
             return
@@ -52,6 +57,11 @@ class _Screen(Stream):
         self.mode = attached["mode"]
 
 
+def _controlling(params: Mapping[str, Any]) -> dict[str, Any]:
+    """How the client that opens a terminal attaches to it again."""
+    return {"mode": "control", "cols": params["cols"], "rows": params["rows"]}
+
+
 class Terminal:
     """One client of a terminal. Iterate over it for its events; leaving the loop, or `detach`, leaves the terminal running."""
 
@@ -61,10 +71,24 @@ class Terminal:
 
     @classmethod
     async def open(cls, client: Client, params: Mapping[str, Any]) -> Terminal:
-        attach = {"mode": "control", "cols": params["cols"], "rows": params["rows"]}
-        screen = _Screen(client, params, attach)
+        screen = _Screen(client, ("term.open", {**params, "request_key": new_key(), "window_bytes": WINDOW}), _controlling(params))
         await screen.open()
         return cls(client, screen)
+
+    @classmethod
+    async def create(cls, client: Client, session: Mapping[str, Any], params: Mapping[str, Any]) -> tuple[dict[str, Any], Terminal]:
+        """Opens a terminal in a session that the same request makes or finds. An older server gets two requests."""
+        session = {**session, "request_key": new_key()}
+        opening = {**session, "terminal": {**params, "window_bytes": WINDOW}}
+        screen = _Screen(client, ("session.create", opening), _controlling(params))
+        try:
+            await screen.open()
+        except InvalidParamsError as error:
+            if error.details.get("field") != "terminal":
+                raise
+            created = await client.call("session.create", session)
+            return created, await cls.open(client, {"session_id": created["session_id"], **params})
+        return screen.created, cls(client, screen)
 
     @classmethod
     async def join(cls, client: Client, attach: Mapping[str, Any]) -> Terminal:

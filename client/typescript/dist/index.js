@@ -487,7 +487,7 @@ var Link = class {
       this.end({ code: 1006, why: "unintelligible message from the gateway", final: true });
       return;
     }
-    const { stream_no: no, stream_id: stream } = message.data ?? {};
+    const { stream_no: no, stream_id: stream } = opened(message.data);
     if (typeof no === "number" && typeof stream === "string") this.number(stream, no);
     if (message.event !== void 0) this.notify(message.event, message.data ?? {});
     else if (typeof message.id === "number") this.settle(message.id, message);
@@ -506,13 +506,13 @@ var Link = class {
       this.detachLeft();
       return;
     }
-    const stream = message.data?.stream_id;
+    const { stream_id: stream, term_id: terminal } = opened(message.data);
     if (call.sink && typeof stream === "string") {
       const before = this.streams.get(stream);
       this.left.delete(stream);
       this.streams.set(stream, call.sink);
       if (before && before !== call.sink) before.displaced();
-      if (typeof message.data?.term_id === "string") this.terminals.set(message.data.term_id, stream);
+      if (typeof terminal === "string") this.terminals.set(terminal, stream);
       call.sink.opened(message.data);
     } else if (this.nextId > 2) {
       this.useful = true;
@@ -577,6 +577,9 @@ var Link = class {
     return new ConnectionLostError(`the connection was lost: ${why}`, sent ? "unknown" : "unsent");
   }
 };
+function opened(data = {}) {
+  return typeof data.terminal === "object" && data.terminal ? data.terminal : data;
+}
 var finalCodes = /* @__PURE__ */ new Set([1e3, 1002, 1003, 1007, 1008, 1009, 1010]);
 var isFinal = (code) => finalCodes.has(code) || code >= 4e3 && code < 5e3;
 function lossOf(close) {
@@ -1436,9 +1439,9 @@ var Command = class {
         const { id, answer } = link.call("exec.stream", params, sink);
         this.request = { link, id };
         if (this.cancelling) this.sendCancel();
-        const opened = await answer;
-        this.execId = opened.exec_id ?? "";
-        return opened.stream_id;
+        const opened2 = await answer;
+        this.execId = opened2.exec_id ?? "";
+        return opened2.stream_id;
       },
       detach: (link) => link.send("exec.detach", { exec_id: this.execId })
     });
@@ -2077,6 +2080,16 @@ var Lines = class {
 };
 
 // src/terminal.ts
+function firstOf(o) {
+  return {
+    cols: o.cols,
+    rows: o.rows,
+    ...o.cmd !== void 0 && { command: o.cmd },
+    ...o.cwd !== void 0 && { working_dir: o.cwd },
+    ...o.env && { env: wireEnv(o.env) },
+    ...o.record && { record: true }
+  };
+}
 var Terminal = class _Terminal {
   constructor(connection, o, open) {
     this.connection = connection;
@@ -2097,10 +2110,10 @@ var Terminal = class _Terminal {
             if (attached.mode !== now2) sink.event("term.control", { ...attached });
             return attached.stream_id;
           }
-          const opened = await link.call("term.open", { ...open, window_bytes: stream.windowBytes }, sink).answer;
-          this.termId = opened.term_id;
-          this.became({ ...opened, mode: "control", offset: 0, ...this.size });
-          return opened.stream_id;
+          const opened2 = await open(link, stream.windowBytes, sink);
+          this.termId = opened2.term_id;
+          this.became({ ...opened2, mode: "control", offset: 0, ...this.size });
+          return opened2.stream_id;
         },
         detach: (link) => link.send("term.detach", { term_id: this.termId })
       },
@@ -2129,15 +2142,15 @@ var Terminal = class _Terminal {
   opened;
   /** @internal */
   static open(connection, sessionId, o) {
-    return new _Terminal(connection, { ...o, since: 0 }, {
-      session_id: sessionId,
-      cols: o.cols,
-      rows: o.rows,
-      request_key: newKey(),
-      ...o.cmd !== void 0 && { command: o.cmd },
-      ...o.cwd !== void 0 && { working_dir: o.cwd },
-      ...o.env && { env: wireEnv(o.env) },
-      ...o.record && { record: true }
+    const params = { session_id: sessionId, request_key: newKey(), ...firstOf(o) };
+    return new _Terminal(connection, { ...o, since: 0 }, (link, window_bytes, sink) => link.call("term.open", { ...params, window_bytes }, sink).answer);
+  }
+  /** Opens a terminal in a session that the same request makes or finds. @internal */
+  static create(connection, session, o, made) {
+    return new _Terminal(connection, { ...o, since: 0 }, async (link, window_bytes, sink) => {
+      const answer = await link.call("session.create", { ...session, terminal: { ...firstOf(o), window_bytes } }, sink).answer;
+      made(answer);
+      return answer.terminal;
     });
   }
   /** @internal */
@@ -2256,6 +2269,18 @@ var Terminal = class _Terminal {
     return void 0;
   }
 };
+async function createWithTerminal(connection, session, o) {
+  const keyed = { request_key: newKey(), ...session };
+  let made;
+  try {
+    const terminal = await Terminal.create(connection, keyed, o, (answer) => made = answer).opened;
+    return { made, terminal };
+  } catch (error) {
+    if (!(error instanceof TrlError && error.code === "INVALID_PARAMS" && error.details.field === "terminal")) throw error;
+  }
+  made = await connection.call("session.create", keyed);
+  return { made, terminal: await Terminal.open(connection, made.session_id, o).opened };
+}
 
 // src/watch.ts
 var names = [
@@ -2556,6 +2581,22 @@ async function find(connection, nameOrId) {
   }
   return { id: info.session_id, name: info.name };
 }
+function createParams(o) {
+  return {
+    name: o.name,
+    working_dir: o.cwd,
+    env: wireEnv(o.env),
+    shell: o.shell,
+    timeout_s: seconds(o.commandTimeoutMs),
+    idle_timeout_s: seconds(o.idleTimeoutMs),
+    if_exists: o.ifExists,
+    on_disconnect: o.onDisconnect,
+    limits: o.limits,
+    labels: o.labels,
+    record: o.record,
+    request_key: newKey()
+  };
+}
 var Sandbox = class extends Session {
   /** @internal */
   constructor(connection, wanted, id, name) {
@@ -2582,24 +2623,13 @@ var Sandbox = class extends Session {
     this.gone = false;
   }
   async createSession(o = {}) {
-    const made = await this.connection.call(
-      "session.create",
-      {
-        name: o.name,
-        working_dir: o.cwd,
-        env: wireEnv(o.env),
-        shell: o.shell,
-        timeout_s: seconds(o.commandTimeoutMs),
-        idle_timeout_s: seconds(o.idleTimeoutMs),
-        if_exists: o.ifExists,
-        on_disconnect: o.onDisconnect,
-        limits: o.limits,
-        labels: o.labels,
-        record: o.record,
-        request_key: newKey()
-      }
-    );
+    const made = await this.connection.call("session.create", createParams(o));
     return new Session(this.connection, this.hubs, made.session_id, made.name);
+  }
+  /** createSession and openTerminal in one request. If the terminal cannot be opened, no session is made. */
+  async createSessionWithTerminal(o, terminal) {
+    const opened2 = await createWithTerminal(this.connection, createParams(o), terminal);
+    return { session: new Session(this.connection, this.hubs, opened2.made.session_id, opened2.made.name), terminal: opened2.terminal };
   }
   /** A session that is there, by its name or its id. */
   async getSession(nameOrId) {

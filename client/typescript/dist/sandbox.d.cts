@@ -2,6 +2,7 @@ import { type ConnectionOptions } from "./connection.cjs";
 import type { Use } from "./command.cjs";
 import { type Env } from "./exec.cjs";
 import { Session, type SessionInfo } from "./session.cjs";
+import { type Terminal, type TerminalOptions } from "./terminal.cjs";
 import type * as wire from "./wire.gen.cjs";
 export interface ConnectOptions extends ConnectionOptions {
     /** The name of the session in which the sandbox's own commands run; it is made if it is not there. "default" by default. */
@@ -38,6 +39,11 @@ export declare class Sandbox extends Session {
     protected readonly use: Use;
     private find;
     createSession(o?: SessionOptions): Promise<Session>;
+    /** createSession and openTerminal in one request. If the terminal cannot be opened, no session is made. */
+    createSessionWithTerminal(o: SessionOptions, terminal: TerminalOptions): Promise<{
+        session: Session;
+        terminal: Terminal;
+    }>;
     /** A session that is there, by its name or its id. */
     getSession(nameOrId: string): Promise<Session>;
     listSessions(o?: {

@@ -171,7 +171,7 @@ export class Link {
       this.end({ code: 1006, why: "unintelligible message from the gateway", final: true }); // the same message would come again
       return;
     }
-    const { stream_no: no, stream_id: stream } = message.data ?? {};
+    const { stream_no: no, stream_id: stream } = opened(message.data);
     if (typeof no === "number" && typeof stream === "string") this.number(stream, no);
     if (message.event !== undefined) this.notify(message.event, message.data ?? {});
     else if (typeof message.id === "number") this.settle(message.id, message);
@@ -191,13 +191,13 @@ export class Link {
       this.detachLeft();
       return;
     }
-    const stream = message.data?.stream_id;
+    const { stream_id: stream, term_id: terminal } = opened(message.data);
     if (call.sink && typeof stream === "string") {
       const before = this.streams.get(stream);
       this.left.delete(stream);
       this.streams.set(stream, call.sink);
       if (before && before !== call.sink) before.displaced(); // the server sends a stream once per connection
-      if (typeof message.data?.term_id === "string") this.terminals.set(message.data.term_id, stream);
+      if (typeof terminal === "string") this.terminals.set(terminal, stream);
       call.sink.opened(message.data!);
     } else if (this.nextId > 2) {
       this.useful = true; // not the first ping
@@ -268,6 +268,11 @@ export class Link {
     if (code === closedByUs) return new ClosedError();
     return new ConnectionLostError(`the connection was lost: ${why}`, sent ? "unknown" : "unsent");
   }
+}
+
+/** The part of a message's data that names a stream: the answer of session.create has it in `terminal`. */
+function opened(data: Record<string, unknown> = {}): Record<string, unknown> {
+  return typeof data.terminal === "object" && data.terminal ? (data.terminal as Record<string, unknown>) : data;
 }
 
 /** Close codes after which dialling again is useless (PROTOCOL.md, Closing). After 4401 another ticket may help. */

@@ -4,6 +4,7 @@ import { ForbiddenError, SessionNotFoundError, SessionTerminatedError } from "./
 import { newKey, seconds, wireEnv, type Env } from "./exec.ts";
 import type { LogHub } from "./loghub.ts";
 import { Session, type SessionInfo } from "./session.ts";
+import { createWithTerminal, type Terminal, type TerminalOptions } from "./terminal.ts";
 import type * as wire from "./wire.gen.ts";
 
 export interface ConnectOptions extends ConnectionOptions {
@@ -77,6 +78,23 @@ async function find(connection: Connection, nameOrId: string): Promise<{ id: str
   return { id: info.session_id, name: info.name };
 }
 
+function createParams(o: SessionOptions): wire.SessionCreate {
+  return {
+    name: o.name,
+    working_dir: o.cwd,
+    env: wireEnv(o.env),
+    shell: o.shell,
+    timeout_s: seconds(o.commandTimeoutMs),
+    idle_timeout_s: seconds(o.idleTimeoutMs),
+    if_exists: o.ifExists,
+    on_disconnect: o.onDisconnect,
+    limits: o.limits,
+    labels: o.labels,
+    record: o.record,
+    request_key: newKey(),
+  };
+}
+
 /** A gateway, and a session of its own for commands. If that session ends, the request that hears of it fails, and the next one makes another session. */
 export class Sandbox extends Session {
   private gone = false;
@@ -111,24 +129,14 @@ export class Sandbox extends Session {
   }
 
   async createSession(o: SessionOptions = {}): Promise<Session> {
-    const made = await this.connection.call(
-      "session.create",
-      {
-        name: o.name,
-        working_dir: o.cwd,
-        env: wireEnv(o.env),
-        shell: o.shell,
-        timeout_s: seconds(o.commandTimeoutMs),
-        idle_timeout_s: seconds(o.idleTimeoutMs),
-        if_exists: o.ifExists,
-        on_disconnect: o.onDisconnect,
-        limits: o.limits,
-        labels: o.labels,
-        record: o.record,
-        request_key: newKey(),
-      },
-    );
+    const made = await this.connection.call("session.create", createParams(o));
     return new Session(this.connection, this.hubs, made.session_id, made.name);
+  }
+
+  /** createSession and openTerminal in one request. If the terminal cannot be opened, no session is made. */
+  async createSessionWithTerminal(o: SessionOptions, terminal: TerminalOptions): Promise<{ session: Session; terminal: Terminal }> {
+    const opened = await createWithTerminal(this.connection, createParams(o), terminal);
+    return { session: new Session(this.connection, this.hubs, opened.made.session_id, opened.made.name), terminal: opened.terminal };
   }
 
   /** A session that is there, by its name or its id. */

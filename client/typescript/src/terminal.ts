@@ -1,7 +1,9 @@
 import type { Connection } from "./connection.ts";
+import { TrlError } from "./errors.ts";
 import { newKey, wireEnv, type Env } from "./exec.ts";
 import { endOf } from "./frame.ts";
 import { Input } from "./input.ts";
+import type { Link, Sink } from "./link.ts";
 import { Stream, type Flow } from "./stream.ts";
 import type * as wire from "./wire.gen.ts";
 
@@ -53,6 +55,17 @@ export type TermEvent =
 
 export type TermSnapshot = wire.TermSnapshot;
 
+function firstOf(o: TerminalOptions): wire.FirstTerminal {
+  return {
+    cols: o.cols,
+    rows: o.rows,
+    ...(o.cmd !== undefined && { command: o.cmd }),
+    ...(o.cwd !== undefined && { working_dir: o.cwd }),
+    ...(o.env && { env: wireEnv(o.env)! }),
+    ...(o.record && { record: true }),
+  };
+}
+
 /**
  * One client of a terminal. After a lost connection it comes back with the terminal's screen or with the bytes that it missed, and in control if it was and
  * nobody took over.
@@ -76,7 +89,7 @@ export class Terminal implements AsyncIterable<TermEvent> {
   private constructor(
     private readonly connection: Connection,
     private readonly o: AttachOptions,
-    open: wire.TermOpen | { term_id: string },
+    open: { term_id: string } | ((link: Link, windowBytes: number, sink: Sink) => Promise<wire.TermOpened>),
   ) {
     this.now = this.wanted = o.mode ?? "control";
     this.claim = o.claim;
@@ -94,7 +107,7 @@ export class Terminal implements AsyncIterable<TermEvent> {
             if (attached.mode !== now) sink.event("term.control", { ...attached }); // it changed while we were away
             return attached.stream_id;
           }
-          const opened = await link.call("term.open", { ...(open as wire.TermOpen), window_bytes: stream.windowBytes }, sink).answer;
+          const opened = await (open as Exclude<typeof open, { term_id: string }>)(link, stream.windowBytes, sink);
           this.termId = opened.term_id;
           this.became({ ...opened, mode: "control", offset: 0, ...this.size! });
           return opened.stream_id;
@@ -111,15 +124,16 @@ export class Terminal implements AsyncIterable<TermEvent> {
 
   /** @internal */
   static open(connection: Connection, sessionId: string, o: TerminalOptions): Terminal {
-    return new Terminal(connection, { ...o, since: 0 }, {
-      session_id: sessionId,
-      cols: o.cols,
-      rows: o.rows,
-      request_key: newKey(),
-      ...(o.cmd !== undefined && { command: o.cmd }),
-      ...(o.cwd !== undefined && { working_dir: o.cwd }),
-      ...(o.env && { env: wireEnv(o.env)! }),
-      ...(o.record && { record: true }),
+    const params = { session_id: sessionId, request_key: newKey(), ...firstOf(o) };
+    return new Terminal(connection, { ...o, since: 0 }, (link, window_bytes, sink) => link.call("term.open", { ...params, window_bytes }, sink).answer);
+  }
+
+  /** Opens a terminal in a session that the same request makes or finds. @internal */
+  static create(connection: Connection, session: wire.SessionCreate, o: TerminalOptions, made: (session: wire.SessionCreated) => void): Terminal {
+    return new Terminal(connection, { ...o, since: 0 }, async (link, window_bytes, sink) => {
+      const answer = await link.call("session.create", { ...session, terminal: { ...firstOf(o), window_bytes } }, sink).answer;
+      made(answer);
+      return answer.terminal!;
     });
   }
 
@@ -253,4 +267,18 @@ export class Terminal implements AsyncIterable<TermEvent> {
     }
     return undefined;
   }
+}
+
+/** Makes or finds a session and opens a terminal in it, in one request; an older server gets two. @internal */
+export async function createWithTerminal(connection: Connection, session: wire.SessionCreate, o: TerminalOptions): Promise<{ made: wire.Session; terminal: Terminal }> {
+  const keyed = { request_key: newKey(), ...session };
+  let made!: wire.Session;
+  try {
+    const terminal = await Terminal.create(connection, keyed, o, (answer) => (made = answer)).opened;
+    return { made, terminal };
+  } catch (error) {
+    if (!(error instanceof TrlError && error.code === "INVALID_PARAMS" && error.details.field === "terminal")) throw error;
+  }
+  made = await connection.call("session.create", keyed);
+  return { made, terminal: await Terminal.open(connection, made.session_id, o).opened };
 }

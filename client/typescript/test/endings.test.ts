@@ -75,6 +75,30 @@ describe("endings", () => {
     await own.close();
   });
 
+  test("a session and its terminal come in one request, and from an older server in two", async () => {
+    for (const older of [false, true]) {
+      const asked: string[] = [];
+      class Older extends WebSocket {
+        override send(data: string): void {
+          const { id, method, params } = JSON.parse(data) as { id: number; method: string; params: { terminal?: unknown } };
+          asked.push(method);
+          if (!params.terminal || !older) return super.send(data);
+          const error = { code: "INVALID_PARAMS", message: "unknown field", details: { field: "terminal" } };
+          queueMicrotask(() => this.dispatchEvent(new MessageEvent("message", { data: JSON.stringify({ id, ok: false, error }) })));
+        }
+      }
+      const own = await connect({ WebSocket: Older });
+      asked.length = 0;
+      const { session, terminal } = await own.createSessionWithTerminal({ cwd: "/tmp" }, { cols: 80, rows: 24, cmd: "pwd" });
+      assert.deepEqual(asked.filter((method) => method !== "stream.ack"), older ? ["session.create", "session.create", "term.open"] : ["session.create"]);
+      let text = "";
+      for await (const event of terminal) if (event.type === "data") text += new TextDecoder().decode(event.bytes);
+      assert.match(text, /\/tmp/);
+      await session.destroy();
+      await own.close();
+    }
+  });
+
   test("the exit code comes over a cut although nobody reads", async () => {
     const [session, other] = [await newSession(), await newSession()];
     const running = session.execStream(`head -c 600000 /dev/zero; until [ -e 'go-${session.id}' ]; do sleep 0.05; done; exit 7`);

@@ -79,6 +79,11 @@ class Run {
         return this.connect(step);
       case "session":
         return this.keep(await this.client(step, values).createSession(sessionOptions(step)));
+      case "session_with_terminal": {
+        const { session, terminal } = await this.client(step, values).createSessionWithTerminal(sessionOptions(step), terminalOptions(step));
+        values[step.terminal as string] = new Reading(terminal);
+        return this.keep(session);
+      }
       case "get_session":
         return this.client(step, values).getSession(step.name as string);
       case "move":
@@ -117,7 +122,7 @@ class Run {
       case "follow":
         return new Reading((of as trl.Process).streamLogs({ since: step.since as number }), step.since as number | undefined);
       case "terminal":
-        return new Reading(await this.session(step, values).openTerminal({ cols: step.cols as number, rows: step.rows as number, cmd: step.command as string }));
+        return new Reading(await this.session(step, values).openTerminal(terminalOptions(step)));
       case "resize":
         return ((of as Reading).of as trl.Terminal).resize(step.cols as number, step.rows as number);
       case "snapshot": {
@@ -285,6 +290,10 @@ async function write(to: { write(data: string | Uint8Array): Promise<void>; clos
 
 function sessionOptions(step: Step): trl.SessionOptions {
   return { name: step.name as string, cwd: step.working_dir as string, env: step.env as trl.Env };
+}
+
+function terminalOptions(step: Step): trl.TerminalOptions {
+  return { cols: step.cols as number, rows: step.rows as number, cmd: step.command as string };
 }
 
 function execOptions(step: Step): trl.ExecOptions {

@@ -7,4 +7,4 @@ export { Position, type Chunk } from "../../../client/typescript/src/frame.ts";
 export type { Follower } from "../../../client/typescript/src/link.ts";
 export { processOutput } from "../../../client/typescript/src/loghub.ts";
 export type { Stream } from "../../../client/typescript/src/stream.ts";
-export { Terminal, type TermEvent } from "../../../client/typescript/src/terminal.ts";
+export { createWithTerminal, Terminal, type TermEvent } from "../../../client/typescript/src/terminal.ts";

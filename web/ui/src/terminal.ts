@@ -1,7 +1,7 @@
-import { ConnectionLostError, ForbiddenError, pause, Terminal as Client, TrlError, type TermEvent } from "./client";
+import { ConnectionLostError, createWithTerminal, ForbiddenError, pause, Terminal as Client, TrlError, type TermEvent } from "./client";
 import type { Connection } from "./connection";
 import { Signal } from "./signal";
-import type { TermViewer } from "./wire";
+import type { Methods, TermViewer } from "./wire";
 
 export type Mode = "control" | "view";
 
@@ -28,6 +28,12 @@ const pastePatience = 10_000; // ms
 export async function openTerminal(connection: Connection, session: string, o: Size & { record: boolean }): Promise<Client> {
   if (!connection.up) throw new ConnectionLostError("not connected", "unsent");
   return Client.open(connection.client, session, { ...o, ...reading }).opened;
+}
+
+/** Makes a session and opens a terminal in it, if there is a connection now. */
+export async function createSession(connection: Connection, session: Methods["session.create"][0], o: Size & { record: boolean }): Promise<{ made: Methods["session.create"][1]; terminal: Client }> {
+  if (!connection.up) throw new ConnectionLostError("not connected", "unsent");
+  return createWithTerminal(connection.client, session, { ...o, ...reading });
 }
 
 // One terminal as this page uses it. The client attaches to it over each connection. Input without a connection is refused, because nobody should type

@@ -18,7 +18,7 @@ import { settings } from "./settings";
 import { showShares } from "./share";
 import { mono } from "./theme";
 import type { Tabs } from "./tabs";
-import { openTerminal, type Place, type Size } from "./terminal";
+import { createSession, openTerminal, type Place, type Size } from "./terminal";
 import type { View } from "./view";
 import type { Capabilities, SessionInfo, Share } from "./wire";
 
@@ -62,6 +62,11 @@ export class Workspace {
     return this.mayChange && !guestToken;
   }
 
+  /** Whether new terminals are recorded. */
+  private get records(): boolean {
+    return settings.record && !!this.capabilities?.record;
+  }
+
   /** Opens the target of a share link, unless a reload has. */
   async welcome(share: Share): Promise<void> {
     if (this.tabs.views.length > 0) return;
@@ -84,10 +89,12 @@ export class Workspace {
     let n = 1;
     while (taken.has(`web-${n}`)) n++;
     try {
-      const made = await this.connection.call("session.create", { name: `web-${n}`, ...(bash && { shell: bash }), ...place });
+      const size = this.roomFor();
+      const { made, terminal } = await createSession(this.connection, { name: `web-${n}`, ...(bash && { shell: bash }), ...place }, { ...size, record: this.records });
       if (this.sessions.only !== made.node) this.sessions.only = ""; // the list shows the new session
+      this.sessions.remember(made.session_id, made.name ?? "");
+      this.openPane(made.session_id, terminal.id, { mode: "control" }, { opened: terminal, size });
       await this.sessions.refresh();
-      await this.openTerminal(made.session_id);
     } catch (error) {
       complain("New session", error);
     }
@@ -118,7 +125,7 @@ export class Workspace {
   async newTerminal(session: string): Promise<void> {
     try {
       const size = this.roomFor();
-      const opened = await openTerminal(this.connection, session, { ...size, record: settings.record && !!this.capabilities?.record });
+      const opened = await openTerminal(this.connection, session, { ...size, record: this.records });
       this.openPane(session, opened.id, { mode: "control" }, { opened, size });
     } catch (error) {
       complain("Terminal", error);
