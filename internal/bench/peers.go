@@ -53,6 +53,8 @@ type target struct {
 	p     peer.Peer
 	roots []int // the processes at its listening socket; empty: unknown
 	hung  bool
+
+	remarks []string // about the trial that runs
 }
 
 // effort is how much is measured.
@@ -193,6 +195,12 @@ func (r *Peers) measure(w io.Writer, all []*target, e effort) {
 				}
 				values[t.name] = append(values[t.name], got)
 			}
+		}
+		for _, t := range all {
+			if len(t.remarks) > 0 {
+				r.note("%s (%d times)", t.remarks[0], len(t.remarks))
+			}
+			t.remarks = nil
 		}
 		r.add(w, trial.rows, values, failed)
 	}

@@ -283,27 +283,31 @@ func (e effort) create(in way) func(ctx context.Context, at *target) (figure.Sam
 	}
 }
 
-// slowest is the rate, in bytes a second, below which a peer's stream is measured with only a sixteenth of the bytes.
-const slowest = 20e6
+// slowest is the rate, in MB/s, below which a peer's stream is measured with only a sixteenth of the bytes.
+const slowest = 20
 
 func (e effort) follow(as peer.Encoding) func(ctx context.Context, at *target) (figure.Samples, error) {
 	return func(ctx context.Context, at *target) (figure.Samples, error) {
-		follow := func(n int) (time.Duration, error) {
+		follow := func(n int) (figure.Samples, error) {
 			began := time.Now()
 			got, err := at.p.Follow(ctx, load.Text(n), as)
-			if err == nil && got < n-1 { // cf and execd leave out the last line feed
-				err = fmt.Errorf("%d bytes of %d came", got, n)
+			took := time.Since(began)
+			if err == nil && got < n-1 { // a last line feed without which some peers do is no loss
+				at.remark("%s lost the end of a command's live output: %d of %d bytes came.", at.name, got, n)
 			}
-			return time.Since(began), err
+			return perSecond(got, took), err
 		}
-		n := e.bytes
-		took, err := follow(n / 16)
-		if err == nil && float64(n)/16/took.Seconds() > slowest {
-			took, err = follow(n)
-			return perSecond(n, took), err
+		rate, err := follow(e.bytes / 16)
+		if err == nil && rate[0] > slowest {
+			rate, err = follow(e.bytes)
 		}
-		return perSecond(n/16, took), err
+		return rate, err
 	}
+}
+
+// remark makes a note below the table, of the first of equal remarks in a trial.
+func (at *target) remark(format string, args ...any) {
+	at.remarks = append(at.remarks, fmt.Sprintf(format, args...))
 }
 
 // cpuOf is the processor time, for each of n, that the peer and all below it use while f runs; not a number if its processes are unknown.
@@ -424,6 +428,7 @@ type held struct {
 // idlePeers measures what many idle sessions of a kind take. All peers hold theirs at the same time.
 func idlePeers(all []*target, kind idleKind, e effort) (values map[string][]figure.Samples, failed map[string]string) {
 	values, failed = map[string][]figure.Samples{}, map[string]string{}
+	peer.CloseIdle()
 	for round := range e.repetitions {
 		ctx, cancel := context.WithTimeout(ctx, longestTrial)
 		now := map[string]*held{}

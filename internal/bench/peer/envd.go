@@ -220,8 +220,9 @@ func (s *envdStream) Close() error {
 	return drain(s, func([]byte) {})
 }
 
+// Terminal gives the shell a home without a bashrc, as the other peers' have; else it would be that of envd's user.
 func (e *envd) Terminal(ctx context.Context) (Stream, error) {
-	return e.start(ctx, envdStart{command: "/bin/bash", args: []string{"-i"}, env: map[string]string{"TERM": term}, terminal: true, stdin: true}, Binary)
+	return e.start(ctx, envdStart{command: "/bin/bash", args: []string{"-i"}, env: map[string]string{"TERM": term, "HOME": "/tmp"}, terminal: true, stdin: true}, Binary)
 }
 
 func (e *envd) Shell(ctx context.Context) (Stream, error) {

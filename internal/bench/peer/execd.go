@@ -65,9 +65,16 @@ func execdOutput(kind websocket.MessageType, b []byte) ([]byte, error) {
 func (e *execd) Terminal(ctx context.Context) (Stream, error) { return e.open(ctx, "") }
 func (e *execd) Shell(ctx context.Context) (Stream, error)    { return e.open(ctx, "?pty=0") }
 
-// run sends a command and reads its events. Its answer has no exit code if the command succeeded.
+// commandPath is the path of single commands. execd keeps the answer open for a second after its last event.
+const commandPath = "/command"
+
+// run sends a command and reads its events. They have no exit code if the command succeeded.
 func (e *execd) run(ctx context.Context, path, command string, output func(text string)) (code int, err error) {
 	ended := false
+	var atEnd error
+	if path == commandPath {
+		atEnd = errStop
+	}
 	err = events(ctx, e.url(path), map[string]string{"command": command}, func(event []byte) error {
 		var m struct {
 			Type, Text string
@@ -81,11 +88,13 @@ func (e *execd) run(ctx context.Context, path, command string, output func(text 
 			output(m.Text)
 		case "execution_complete":
 			ended = true
+			return atEnd
 		case "error":
 			ended = true
 			if code, err = strconv.Atoi(m.Error.EValue); err != nil {
 				return fmt.Errorf("execd: %s: %s", m.Error.EName, m.Error.EValue)
 			}
+			return atEnd
 		}
 		return nil
 	})
@@ -131,7 +140,7 @@ func (s *execdSession) Close() error {
 }
 
 func (e *execd) Once(ctx context.Context, command string) (Result, error) {
-	return e.text(ctx, "/command", command)
+	return e.text(ctx, commandPath, command)
 }
 
 func (e *execd) Follow(ctx context.Context, command string, as Encoding) (n int, err error) {

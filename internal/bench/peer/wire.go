@@ -5,6 +5,7 @@ import (
 	"bytes"
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"io"
 	"net"
@@ -123,7 +124,11 @@ func call(ctx context.Context, method, url string, params, into any) error {
 // longestEvent is the longest line of events that we read.
 const longestEvent = 64 << 20
 
-// events calls each for every event of an answer that is a stream of lines of JSON, with or without the prefix of server-sent events. It reads to the end.
+// errStop says that nothing after an event is of interest.
+var errStop = errors.New("stop")
+
+// events calls each for every event of an answer that is a stream of lines of JSON, with or without the prefix of server-sent events. It reads to the
+// end, so that the connection is used again, or until each returns an error. errStop is not an error of events.
 func events(ctx context.Context, url string, params any, each func(event []byte) error) error {
 	body, err := json.Marshal(params)
 	if err != nil {
@@ -141,9 +146,15 @@ func events(ctx context.Context, url string, params any, each func(event []byte)
 		if len(event) == 0 || event[0] != '{' {
 			continue
 		}
-		if err := each(event); err != nil {
+		switch err := each(event); {
+		case err == errStop:
+			return nil
+		case err != nil:
 			return err
 		}
 	}
 	return lines.Err()
 }
+
+// CloseIdle closes the connections that are kept for later requests, so that no peer counts them among its descriptors.
+func CloseIdle() { web.CloseIdleConnections() }
