@@ -24,6 +24,12 @@ func infoTable(s protocol.SessionInfo) table {
 		{"commands run", fmt.Sprint(s.CommandsRun)}, {"waiting", fmt.Sprint(s.QueueLength)}, {"processes", fmt.Sprint(s.Processes)},
 		{"terminals", fmt.Sprint(s.Terminals)},
 	}}
+	if s.Node != "" {
+		t.add("node", s.Node)
+	}
+	if len(s.Where) > 0 {
+		t.add("where", labelWords(s.Where))
+	}
 	if c := s.CurrentExec; c != nil {
 		t.add("running", fmt.Sprintf("%s for %s: %s", c.ID, formatAge(c.StartedAt), cmdline.Shorten(c.Command, 60)))
 	}

@@ -48,7 +48,8 @@ func newList() *cobra.Command {
 	return cmd
 }
 
-// sessionTable has a column for the owner if the sessions of others are listed, and one for the node in a cluster.
+// sessionTable has a column for the owner if the sessions of others are listed. In a cluster it has one for the node, and one for the labels that it must
+// have if a session was made with such.
 func sessionTable(all protocol.Sessions, others bool) table {
 	t := table{header: []string{"SESSION", "NAME", "STATE", "ACTIVE", "DIRECTORY", "COMMAND"}}
 	if others {
@@ -57,6 +58,10 @@ func sessionTable(all protocol.Sessions, others bool) table {
 	clustered := slices.ContainsFunc(all.Sessions, func(s protocol.SessionInfo) bool { return s.Node != "" })
 	if clustered {
 		t.header = append(t.header, "NODE")
+	}
+	bound := slices.ContainsFunc(all.Sessions, func(s protocol.SessionInfo) bool { return len(s.Where) > 0 })
+	if bound {
+		t.header = append(t.header, "WHERE")
 	}
 	for _, s := range all.Sessions {
 		doing := ""
@@ -74,6 +79,9 @@ func sessionTable(all protocol.Sessions, others bool) table {
 		}
 		if clustered {
 			row = append(row, s.Node)
+		}
+		if bound {
+			row = append(row, labelWords(s.Where))
 		}
 		t.add(row...)
 	}

@@ -55,12 +55,17 @@ func nodeTable(all protocol.Nodes) table {
 		case n.ActiveSessions >= n.MaxSessions:
 			state = "full"
 		}
-		var labels []string
-		for _, key := range slices.Sorted(maps.Keys(n.Labels)) {
-			labels = append(labels, key+"="+n.Labels[key])
-		}
 		t.add(name, state, fmt.Sprintf("%d/%d", n.ActiveSessions, n.MaxSessions), strconv.FormatFloat(n.Load, 'f', 2, 64), n.Version,
-			dashIfEmpty(strings.Join(labels, ",")), dashIfEmpty(n.URL))
+			labelWords(n.Labels), dashIfEmpty(n.URL))
 	}
 	return t
+}
+
+// labelWords are labels in one word, or a dash.
+func labelWords(labels map[string]string) string {
+	var words []string
+	for _, key := range slices.Sorted(maps.Keys(labels)) {
+		words = append(words, key+"="+labels[key])
+	}
+	return dashIfEmpty(strings.Join(words, ","))
 }

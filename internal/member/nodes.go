@@ -154,7 +154,7 @@ func (b *Member) noPlace(nodes []*node.Node, q placement.Request, name string) e
 	why, count := map[string]string{}, map[string]int{}
 	for _, n := range nodes {
 		why[n.Name] = placement.Why(n, q)
-		if speaksOtherVersion(n) {
+		if why[n.Name] != placement.Elsewhere && speaksOtherVersion(n) {
 			why[n.Name] = otherVersion
 		}
 		count[why[n.Name]]++

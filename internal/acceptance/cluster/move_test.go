@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"reflect"
+	"regexp"
 	"strings"
 	"testing"
 	"time"
@@ -122,9 +123,16 @@ func TestSessionKeepsWhere(t *testing.T) {
 	testkit.Eventually(t, "its gateway is there again", func() bool { return c.Try("session.info", object{"session_id": s}).OK })
 	keeps("from")
 
+	for words, want := range map[string]string{"ls": "from +zone=z1\n", "info " + s: "node +from\nwhere +zone=z1\n"} {
+		if out, ended := trl(t, gate, strings.Fields(words)...); ended() != 0 || !regexp.MustCompile(want).MatchString(out.String()) {
+			t.Errorf("trl %s:\n%s", words, out)
+		}
+	}
+
 	out, _ := trl(t, gate, "drain", "--node", "from", "--move")
 	testkit.Eventually(t, "a session that may go anywhere has moved", func() bool { return where(free) == "other" })
-	testkit.Eventually(t, "it says why the other one stays", func() bool { return strings.Contains(out.String(), s+" stays") })
+	stays := s + " stays because no other node has the label zone=z1, with which the session was created (where)"
+	testkit.Eventually(t, "it says which label the other node lacks", func() bool { return strings.Contains(out.String(), stays) })
 	if where(s) != "from" {
 		t.Error("it moved to a node that lacks the label")
 	}

@@ -185,6 +185,9 @@ func (mv *Mover) moveAway(ctx context.Context, info *protocol.SessionInfo) error
 	if err != nil {
 		return err
 	}
+	if err := checkLabels(mv.nodes, info.Where); err != nil {
+		return err
+	}
 	epochs, err := mv.nodes.Place(info.Where, "")
 	if err != nil {
 		return err

@@ -76,6 +76,7 @@ func TestNodesOfACluster(t *testing.T) {
 	p.until("the terminal works", `/^far 42$/m.test(`+text+`)`)
 	p.placed("gpu=1 · 1 node")
 	on("n2")
+	p.until("the name of the node says which labels the session needs", `/n2/.test(trl.tabs.current.element.querySelector(".node-name").textContent) && /stays on nodes with gpu=1$/.test(trl.tabs.current.element.querySelector(".node-name").title)`)
 
 	p.run(`trl.workspace.openPool()`)
 	p.until("the table has the nodes with labels and sessions", nodeRow("n2")+` && /ready/.test(`+nodeRow("n2")+`.textContent) && /2 \/ 40/.test(`+nodeRow("n2")+`.textContent) && /gpu=1 zone=b/.test(`+nodeRow("n2")+`.textContent) && /answers here/.test(`+nodeRow("n1")+`.textContent)`)
@@ -85,6 +86,8 @@ func TestNodesOfACluster(t *testing.T) {
 	on("n1")
 	p.run(`trl.workspace.openActivity(trl.sessions.list.find((s) => s.node === "n2").session_id)`)
 	p.until("the activity says where the session is", `trl.tabs.current.element.querySelector(".agent-state .node-name")?.textContent === "n2" && /Node\s*n2/.test(document.querySelector(".facts").textContent)`)
+	p.run(`trl.workspace.openActivity(trl.sessions.list.find((s) => s.where).session_id)`)
+	p.until("the activity says which labels the session needs", `[...document.querySelectorAll(".facts")].some((facts) => /Where\s*gpu=1/.test(facts.textContent))`)
 
 	p.run(`((filter) => { filter.value = "n2"; filter.dispatchEvent(new Event("change")) })(document.querySelector(".node-filter"))`)
 	p.until("the list shows the sessions of the chosen node", `[...document.querySelectorAll(".session-facts")].map((e) => e.textContent.slice(0, 2)).join() === "n2,n2" && document.querySelector(".count").textContent === "2"`)

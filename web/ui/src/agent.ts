@@ -4,6 +4,7 @@ import { button, fill, h, say } from "./dom";
 import { ExecBlock } from "./execblock";
 import { age, bytes, plural } from "./format";
 import { icon } from "./icons";
+import { nodeTitle, pairs } from "./nodes";
 import { complain } from "./notice";
 import { ProcessRow } from "./processrow";
 import type { Sessions } from "./sessions";
@@ -263,11 +264,12 @@ export class Agent implements View {
     const said = `${words[s.state]}|${s.node}|${this.takenOver}`;
     if (this.state.dataset.words !== said) {
       this.state.dataset.words = said;
-      fill(this.state, h("span", { class: "dot" }), h("strong", {}, this.label()), h("span", {}, words[s.state]), s.node && h("span", { class: "badge node-name", title: "the node of the session" }, s.node), h("span", { class: "badge" }, this.takenOver ? "you can act here" : "read-only"));
+      fill(this.state, h("span", { class: "dot" }), h("strong", {}, this.label()), h("span", {}, words[s.state]), s.node && h("span", { class: "badge node-name", title: nodeTitle(s) }, s.node), h("span", { class: "badge" }, this.takenOver ? "you can act here" : "read-only"));
     }
     this.take.hidden = this.over || !this.mayChange();
     const facts: [string, string][] = [
       ["Node", s.node ?? ""],
+      ["Where", pairs(s.where).join(" ")],
       ["Directory", s.working_dir],
       ["Shell", s.shell],
       ["Owner", s.owner ?? ""],
@@ -275,7 +277,7 @@ export class Agent implements View {
       ["Commands", `${s.commands_run}`],
       ["Memory", s.memory_bytes ? bytes(s.memory_bytes) + (s.limits.memory_bytes ? ` of ${bytes(s.limits.memory_bytes)}` : "") : ""],
       ["Environment", plural(s.env_count, "variable")],
-      ["Labels", Object.entries(s.labels ?? {}).map(([k, v]) => `${k}=${v}`).join(" ")],
+      ["Labels", pairs(s.labels).join(" ")],
       ["Id", s.session_id],
     ];
     const table = JSON.stringify(facts);

@@ -1,7 +1,7 @@
 import type { Connection } from "./connection";
 import { guestToken } from "./guest";
 import { Signal } from "./signal";
-import type { Node } from "./wire";
+import type { Node, SessionInfo } from "./wire";
 
 // The nodes of the cluster, as the gateway that answers knows them. Without a cluster there are none, and nothing is requested. A view that shows them
 // requests them again and again.
@@ -58,5 +58,16 @@ export function nodeState(node: Node): string {
 
 /** The labels of a node as `key=value`, its zone among them. */
 export function nodeLabels({ zone, labels = {} }: Node): string[] {
-  return Object.entries({ ...(zone && { zone }), ...labels }).map(([key, value]) => `${key}=${value}`).sort();
+  return pairs({ ...(zone && { zone }), ...labels });
+}
+
+/** Labels as `key=value`, in order. */
+export function pairs(labels: Record<string, string> = {}): string[] {
+  return Object.entries(labels).map(([key, value]) => `${key}=${value}`).sort();
+}
+
+/** What the name of a session's node says when it is pointed at: also the labels that the session was made with, which each of its nodes must have. */
+export function nodeTitle({ where }: SessionInfo, silent = false): string {
+  const only = pairs(where).join(" ");
+  return `the node of the session${silent ? ", which does not answer" : ""}${only && `; it stays on nodes with ${only}`}`;
 }

@@ -18,6 +18,7 @@ import { duration, firstLine } from "./format";
 import { icon } from "./icons";
 import { Keybar } from "./keybar";
 import { blockWords, endingOf, Marks, textBetween, type Block } from "./marks";
+import { nodeTitle } from "./nodes";
 import { notice } from "./notice";
 import { commandEnded } from "./notify";
 import { askPaste, checkPaste } from "./paste";
@@ -458,7 +459,7 @@ export class Pane implements View {
     const session = this.sessions.get(this.session);
     const silent = !!session && this.sessions.isSilent(session);
     this.node.hidden = !session?.node;
-    this.node.title = silent ? "the node of the session, which does not answer" : "the node of the session";
+    this.node.title = session ? nodeTitle(session, silent) : "";
     this.node.classList.toggle("silent", silent);
     say(this.node, `${session?.node ?? ""}${silent ? " does not answer" : ""}`);
   }
