@@ -3,11 +3,14 @@ package web
 import (
 	"context"
 	"errors"
+	"maps"
 	"net"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 
 	"trl/cluster/link"
@@ -36,7 +39,8 @@ type testNode struct {
 	url           string
 	dialer        *link.Dialer
 	cutOff        func() // ends its links and takes no more
-	gone          bool   // guarded by of.mu; nobody knows it any more
+	links         *linkListener
+	gone          bool // guarded by of.mu; nobody knows it any more
 }
 
 // newCluster starts a gateway for each name.
@@ -65,6 +69,7 @@ func (cl *testCluster) add(name string, tune func(*pool.Config), change func(*Co
 	if err != nil {
 		t.Fatal(err)
 	}
+	n.links = &linkListener{Listener: l, open: map[*linkSocket]bool{}}
 	ctx, stop := context.WithCancel(context.Background())
 	var accepting sync.WaitGroup
 	n.cutOff = func() {
@@ -90,7 +95,7 @@ func (cl *testCluster) add(name string, tune func(*pool.Config), change func(*Co
 	if err != nil {
 		t.Fatal(err)
 	}
-	accepting.Go(func() { a.Serve(ctx, l) })
+	accepting.Go(func() { a.Serve(ctx, n.links) })
 	if n.dialer, err = link.NewDialer(context.Background(), link.DialerOptions{Self: self, Credentials: cl.cred}); err != nil {
 		t.Fatal(err)
 	}
@@ -188,4 +193,69 @@ func (cl *testCluster) node(name string) *testNode {
 	}
 	cl.t.Fatalf("no node %s", name)
 	return nil
+}
+
+// linkListener is where a node takes links.
+type linkListener struct {
+	net.Listener
+
+	mu       sync.Mutex
+	accepted int                  // guarded by mu
+	open     map[*linkSocket]bool // guarded by mu
+}
+
+// linkSocket is one link of another node.
+type linkSocket struct {
+	net.Conn
+	of   *linkListener
+	dead atomic.Bool // it ends when the other node sends something
+}
+
+func (l *linkListener) Accept() (net.Conn, error) {
+	c, err := l.Listener.Accept()
+	if err != nil {
+		return nil, err
+	}
+	s := &linkSocket{Conn: c, of: l}
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.accepted++
+	l.open[s] = true
+	return s, nil
+}
+
+// counts returns how many links were accepted, and how many of them are open.
+func (l *linkListener) counts() (accepted, open int) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.accepted, len(l.open)
+}
+
+// each calls f for every open link.
+func (l *linkListener) each(f func(*linkSocket)) {
+	l.mu.Lock()
+	all := slices.Collect(maps.Keys(l.open))
+	l.mu.Unlock()
+	for _, s := range all {
+		f(s)
+	}
+}
+
+// kill makes a link end without a word as soon as the other node uses it.
+func (s *linkSocket) kill() { s.dead.Store(true) }
+
+func (s *linkSocket) Read(b []byte) (int, error) {
+	n, err := s.Conn.Read(b)
+	if s.dead.Load() && n > 0 {
+		s.Close()
+		return 0, net.ErrClosed
+	}
+	return n, err
+}
+
+func (s *linkSocket) Close() error {
+	s.of.mu.Lock()
+	delete(s.of.open, s)
+	s.of.mu.Unlock()
+	return s.Conn.Close()
 }

@@ -206,6 +206,39 @@ func TestLoginIsGoodAtEveryNode(t *testing.T) {
 	})
 }
 
+// TestLoginsOverIdleLinks: a node asks about logins over a link that it keeps, and dials again if that was closed or has broken while it was idle. No browser
+// notices.
+func TestLoginsOverIdleLinks(t *testing.T) {
+	cl, token, _ := loginCluster(t, "a", "b")
+	a, b := cl.node("a"), cl.node("b")
+	asks := func(what string, dials int) {
+		t.Helper()
+		user := newBrowser(t, a)
+		user.logIn(a, token)
+		before, _ := a.links.counts()
+		if got := user.state(b); got != 204 {
+			t.Errorf("%s: %d", what, got)
+		}
+		if after, _ := a.links.counts(); after-before != dials {
+			t.Errorf("%s: %d links were dialled, want %d", what, after-before, dials)
+		}
+	}
+	asks("the first login", 1)
+	asks("another login", 0)
+	b.server.others.close() // as after a minute
+	testkit.Eventually(t, "the idle link is closed", func() bool { _, open := a.links.counts(); return open == 0 })
+	asks("after the idle link was closed", 1)
+	asks("another login", 0)
+	a.links.each((*linkSocket).kill)
+	asks("over a link that has broken, of which nobody knows yet", 1)
+	asks("another login", 0)
+	a.links.each(func(s *linkSocket) { s.Close() })
+	asks("after the idle link was cut", 1)
+	if _, open := a.links.counts(); open != 1 {
+		t.Errorf("%d links are open", open)
+	}
+}
+
 // TestLoginEndsWithoutALogout: a login that its node ends by itself ends at the other nodes a few seconds later.
 func TestLoginEndsWithoutALogout(t *testing.T) {
 	cl, token, _ := loginCluster(t, "a", "b")

@@ -85,6 +85,9 @@ func (o *otherNodes) Ask(ctx context.Context, mark, path string, question, answe
 	if err != nil {
 		panic(err) // a mark is a host
 	}
+	if auth.MayRepeat(path) {
+		r.Header["Idempotency-Key"] = nil // not sent. The transport asks over another link if a kept one turns out to be broken
+	}
 	res, err := o.transport.RoundTrip(r)
 	if fault, ok := errors.AsType[*protocol.Error](err); ok {
 		return fault

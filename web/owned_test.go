@@ -10,16 +10,13 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
-	"sync"
 	"testing"
 
 	"github.com/rs/zerolog"
 
-	"trl/cluster/link"
 	"trl/internal/testkit"
 	"trl/internal/testkit/gateway"
 	"trl/pool"
-	"trl/protocol"
 	"trl/web/audit"
 	"trl/web/auth"
 	"trl/web/rpc"
@@ -172,61 +169,39 @@ func TestOldRecordingAtAnyNode(t *testing.T) {
 	}
 }
 
-// silentNodes are many nodes that cannot be dialled before the caller gives up.
-type silentNodes struct {
-	cluster.Nodes
-	epochs []string
-
-	mu   sync.Mutex
-	now  int // guarded by mu; dials under way
-	most int // guarded by mu
-}
-
-func (s *silentNodes) Self() protocol.Node { return protocol.Node{Node: "gate"} }
-
-func (s *silentNodes) Find(string) (protocol.Node, cluster.Standing) {
-	return protocol.Node{}, cluster.Gone
-}
-
-func (s *silentNodes) All() (all []protocol.Node) {
-	for _, epoch := range s.epochs {
-		all = append(all, protocol.Node{Node: "node " + epoch, Epoch: epoch})
-	}
-	return all
-}
-
-func (s *silentNodes) Dial(ctx context.Context, _ string, _ *link.Hello) (*link.Conn, error) {
-	s.mu.Lock()
-	s.now++
-	s.most = max(s.most, s.now)
-	s.mu.Unlock()
-	<-ctx.Done()
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	s.now--
-	return nil, context.Cause(ctx)
-}
-
 // TestSearchIsBounded: a recording of an earlier epoch is searched for at so many nodes at the same time, and not for long.
 func TestSearchIsBounded(t *testing.T) {
 	t.Parallel()
-	nodes := &silentNodes{}
-	for i := range maxAskedForOld + 40 {
-		nodes.epochs = append(nodes.epochs, fmt.Sprintf("epoch%03d", i))
-	}
+	nodes := gateway.NewSilentNodes(maxAskedForOld+40, cluster.Gone)
 	g := start(t, func(c *Config) { c.Cluster = rpc.Cluster{Node: "gate", Nodes: nodes} })
 	grant := &auth.Grant{Principal: auth.Principal{Subject: "somebody", Role: auth.Admin}}
 	client := httptest.NewRequestWithContext(t.Context(), "GET", "/v1/recordings/r-old", nil)
 	if found := (&elsewhere{s: g.Server, g: grant, epoch: "an old one", client: client}).search("/v1/recordings/r-old"); found != nil {
 		t.Error("a silent node has it")
 	}
-	testkit.Eventually(t, "no dial is left", func() bool {
-		nodes.mu.Lock()
-		defer nodes.mu.Unlock()
-		return nodes.now == 0
-	})
-	if nodes.most != maxAskedForOld {
-		t.Errorf("%d nodes were asked at the same time", nodes.most)
+	testkit.Eventually(t, "no dial is left", func() bool { return nodes.Dials().Now == 0 })
+	if n := nodes.Dials().Most; n != maxAskedForOld {
+		t.Errorf("%d nodes were asked at the same time", n)
+	}
+}
+
+// TestDownloadsDialAgain: each download has a link of its own, which ends with it, so that no idle link can make a later download fail.
+func TestDownloadsDialAgain(t *testing.T) {
+	cl := auditedCluster(t, t.TempDir(), func(*Config) {}, "a", "b")
+	a, b := cl.node("a"), cl.node("b")
+	c := a.server.Gateway.Dial(gateway.UserToken)
+	s := c.Call("session.create", object{"record": "all"}).Str("session_id")
+	c.Run(s, "echo recorded")
+	path := "/v1/recordings/" + c.Call("recording.list", object{"session_id": s}).Objs("recordings")[0].Str("recording_id")
+	for turn := range 3 {
+		before, _ := a.links.counts()
+		if res, body := b.request("GET", path, gateway.UserToken); res.StatusCode != 200 || !strings.Contains(body, "recorded") {
+			t.Errorf("download %d: %d %q", turn, res.StatusCode, body)
+		}
+		if after, _ := a.links.counts(); after != before+1 {
+			t.Errorf("download %d dialled %d links", turn, after-before)
+		}
+		testkit.Eventually(t, "the link has ended", func() bool { _, open := a.links.counts(); return open == 0 })
 	}
 }
 

@@ -53,7 +53,7 @@ var imports = map[string][]string{
 		"internal/bench", "internal/buildinfo", "internal/cmdline", "internal/statedir"},
 	"internal/bench":           {"protocol", "client"}, // it measures from outside
 	"internal":                 {"protocol", "client"}, // tests of the whole: this one
-	"internal/testkit/gateway": {"metrics", "pool", "runtime", "web", "internal"},
+	"internal/testkit/gateway": {"protocol", "metrics", "pool", "runtime", "cluster", "web", "internal"},
 }
 
 // folderOf is the folder of the table that a package, by its path from the root, belongs to.

@@ -35,6 +35,9 @@ const (
 	ticketPath = "/node/ticket"
 )
 
+// MayRepeat reports whether a question to a path may be asked again if its answer was lost: one that changes nothing.
+func MayRepeat(path string) bool { return path == loginsPath }
+
 const (
 	// askTimeout bounds a question to another node.
 	askTimeout = 5 * time.Second

@@ -2,12 +2,9 @@ package rpc
 
 import (
 	"context"
-	"errors"
-	"fmt"
-	"sync"
 	"testing"
 
-	"trl/cluster/link"
+	"trl/internal/testkit/gateway"
 	"trl/pool"
 	"trl/protocol"
 	"trl/web/rpc/bounds"
@@ -45,52 +42,14 @@ func TestNamesAreFoundWithoutTheDirectory(t *testing.T) {
 	}
 }
 
-// silentNodes are many nodes that cannot be dialled before the caller gives up.
-type silentNodes struct {
-	cluster.Nodes
-	epochs []string
-
-	mu    sync.Mutex
-	now   int // guarded by mu; dials under way
-	most  int // guarded by mu
-	asked int // guarded by mu
-}
-
-func (s *silentNodes) Self() protocol.Node { return protocol.Node{Node: "gate"} }
-func (s *silentNodes) Degraded() bool      { return false }
-
-func (s *silentNodes) Find(epoch string) (protocol.Node, cluster.Standing) {
-	return protocol.Node{Node: "node " + epoch, Epoch: epoch}, cluster.Known
-}
-
-func (s *silentNodes) Presence(context.Context, string) []string { return s.epochs }
-
-func (s *silentNodes) Dial(ctx context.Context, _ string, _ *link.Hello) (*link.Conn, error) {
-	s.mu.Lock()
-	s.now++
-	s.asked++
-	s.most = max(s.most, s.now)
-	s.mu.Unlock()
-	<-ctx.Done()
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	s.now--
-	return nil, errors.New("silent")
-}
-
 // TestGatheringIsBounded: a list asks so many nodes at the same time, and all that have not answered are named.
 func TestGatheringIsBounded(t *testing.T) {
 	t.Parallel()
-	nodes := &silentNodes{}
-	for i := range maxGathered + 40 {
-		nodes.epochs = append(nodes.epochs, fmt.Sprintf("epoch%03d", i))
-	}
+	nodes := gateway.NewSilentNodes(maxGathered+40, cluster.Known)
 	c := startNode(t, func(*pool.Config) {}, func(c *config) { c.nodes = nodes }).Dial()
 	partial := c.Call("session.list", nil)["partial"].([]any)
-	nodes.mu.Lock()
-	defer nodes.mu.Unlock()
-	if len(partial) != len(nodes.epochs) || nodes.most != maxGathered || nodes.asked != maxGathered {
-		t.Errorf("%d of %d nodes are named, %d were asked at a time, %d in all", len(partial), len(nodes.epochs), nodes.most, nodes.asked)
+	if d := nodes.Dials(); len(partial) != len(nodes.Epochs) || d.Most != maxGathered || d.All != maxGathered {
+		t.Errorf("%d of %d nodes are named, %d were asked at a time, %d in all", len(partial), len(nodes.Epochs), d.Most, d.All)
 	}
 }
 
