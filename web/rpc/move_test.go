@@ -1,6 +1,8 @@
 package rpc
 
 import (
+	"context"
+	"errors"
 	"fmt"
 	"reflect"
 	"strings"
@@ -11,6 +13,7 @@ import (
 	"trl/internal/rig"
 	"trl/internal/testkit"
 	"trl/pool"
+	"trl/pool/claims"
 	"trl/pool/clock"
 	"trl/pool/moved"
 	"trl/protocol"
@@ -381,4 +384,80 @@ func TestNameOfALostMove(t *testing.T) {
 		testkit.Eventually(t, "the name is free", func() bool { return !one.Pool.HasOpen(owner, "build") })
 		c.Call("session.create", object{"name": "build"})
 	}
+}
+
+// slowDirectory is a directory that grants everything, and writes what has moved only when it is told to.
+type slowDirectory struct {
+	mu     sync.Mutex
+	writes bool           // guarded by mu
+	awaits int            // guarded by mu; how often somebody has asked in vain whether all is written
+	taken  []claims.Moved // guarded by mu
+}
+
+func (d *slowDirectory) AwaitTakeOver(context.Context) error {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if d.writes {
+		return nil
+	}
+	d.awaits++
+	return errors.New("nothing is written")
+}
+
+func (d *slowDirectory) TakeOver(m claims.Moved) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	d.taken = append(d.taken, m)
+}
+
+func (d *slowDirectory) ClaimName(_ context.Context, _, _, session string) (string, error) {
+	return session, nil
+}
+
+func (d *slowDirectory) ClaimKey(_ context.Context, _, _, session string) (string, error) {
+	return session, nil
+}
+
+func (d *slowDirectory) LiveElsewhere(string) int                              { return 0 }
+func (d *slowDirectory) ReleaseName(context.Context, string, string, string)   {}
+func (d *slowDirectory) ReleaseKey(context.Context, string, string, string)    {}
+func (d *slowDirectory) SetLive(string, int)                                   {}
+func (d *slowDirectory) MovesAway(claims.Moved)                                {}
+func (d *slowDirectory) GiveUp(claims.Moved)                                   {}
+func (d *slowDirectory) ReleaseMoved(context.Context, claims.Moved)            {}
+func (d *slowDirectory) Rebuild([]claims.Name, []claims.Moved, map[string]int) {}
+
+// TestOldNodeIsToldWhenTheDirectoryKnows: until the directory has written where a session is, its old node keeps its name and its id, although the session
+// is used at the new one.
+func TestOldNodeIsToldWhenTheDirectoryKnows(t *testing.T) {
+	t.Parallel()
+	d := &slowDirectory{}
+	cl := newClusterWith(t, []string{"gate", "one", "two"}, func(c *pool.Config) { c.Directory = d })
+	one, two := cl.node("one"), cl.node("two")
+	c := one.Dial()
+	id := c.Call("session.create", object{"name": "build"}).Str("session_id")
+	owner, _ := one.Pool.Owner(id)
+	c.Call("session.move", object{"session_id": id, "node": "two"})
+	if got := c.Run(id, "echo there").Stdout(); got != "there\n" || !two.Pool.HasOpen(owner, "build") {
+		t.Errorf("it does not go on at the new node: %q", got)
+	}
+	testkit.Eventually(t, "the new node asks again whether the directory has it", func() bool {
+		d.mu.Lock()
+		defer d.mu.Unlock()
+		return d.awaits > 2
+	})
+	one.Pool.DropExpired(time.Now().Add(time.Hour))
+	d.mu.Lock()
+	taken := len(d.taken)
+	d.mu.Unlock()
+	if !one.Pool.HasOpen(owner, "build") || len(one.Pool.Unfinished()) != 1 || len(two.Pool.Unfinished()) != 1 || taken != 1 {
+		t.Errorf("before the directory knows it: the old node has the name: %v; unfinished moves: %d and %d; told to the directory: %d",
+			one.Pool.HasOpen(owner, "build"), len(one.Pool.Unfinished()), len(two.Pool.Unfinished()), taken)
+	}
+	d.mu.Lock()
+	d.writes = true
+	d.mu.Unlock()
+	testkit.Eventually(t, "the old node has given up the name, and both have finished", func() bool {
+		return !one.Pool.HasOpen(owner, "build") && len(one.Pool.Unfinished()) == 0 && len(two.Pool.Unfinished()) == 0
+	})
 }
