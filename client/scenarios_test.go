@@ -24,10 +24,10 @@ import (
 
 // scenario is one of testdata/scenarios.json; the README beside it says what the steps mean. interpreter_test.go runs them.
 type scenario struct {
-	Name    string                   `json:"name"`
-	Gateway *struct{ Args []string } `json:"gateway"`
-	Slow    bool                     `json:"slow"`
-	Steps   []step                   `json:"steps"`
+	Name    string         `json:"name"`
+	Gateway map[string]any `json:"gateway"` // what /start gets; nil: a gateway that is shared
+	Slow    bool           `json:"slow"`
+	Steps   []step         `json:"steps"`
 }
 
 // clientRig is a running clientrig, the program that starts gateways for the tests of all clients.
@@ -104,14 +104,14 @@ type gateway struct {
 	Tokens map[string]string `json:"tokens"`
 }
 
-func (r *clientRig) newGateway(args []string) (*gateway, error) {
+func (r *clientRig) newGateway(how map[string]any) (*gateway, error) {
 	g := &gateway{rig: r}
-	return g, r.post("/start", map[string]any{"args": args}, g)
+	return g, r.post("/start", how, g)
 }
 
-func (r *clientRig) start(t testing.TB, args []string) *gateway {
+func (r *clientRig) start(t testing.TB, how map[string]any) *gateway {
 	t.Helper()
-	g, err := r.newGateway(args)
+	g, err := r.newGateway(how)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -121,11 +121,7 @@ func (r *clientRig) start(t testing.TB, args []string) *gateway {
 // startRelay starts a gateway that owns no session.
 func (r *clientRig) startRelay(t testing.TB) *gateway {
 	t.Helper()
-	g := &gateway{rig: r}
-	if err := r.post("/start", map[string]any{"relay": true}, g); err != nil {
-		t.Fatal(err)
-	}
-	return g
+	return r.start(t, map[string]any{"relay": true})
 }
 
 func (g *gateway) do(action string) (any, error) {
@@ -175,7 +171,7 @@ func runScenarios(t *testing.T, all []scenario, run func(*testing.T, scenario, *
 			g := shared
 			if s.Gateway != nil {
 				t.Parallel() // with each other, and after those that share a gateway
-				g = rig.start(t, s.Gateway.Args)
+				g = rig.start(t, s.Gateway)
 				defer g.do("stop")
 			}
 			run(t, s, g)

@@ -28,13 +28,14 @@ type gateway struct {
 	cluster              *cluster          // nil: the gateway owns its sessions itself
 }
 
-func newGateway(trl, dir string, args []string, relay bool) (*gateway, error) {
+// newGateway starts a gateway. With nodes it owns no session, and so many other nodes have them.
+func newGateway(trl, dir string, args []string, nodes int) (*gateway, error) {
 	g := &gateway{trl: trl, dir: dir, home: filepath.Join(dir, "home"), addr: "127.0.0.1:0", args: args, tokens: map[string]string{}}
 	if err := os.Mkdir(g.home, 0o700); err != nil {
 		return nil, err
 	}
-	if relay {
-		if err := g.joinCluster(); err != nil {
+	if nodes > 0 {
+		if err := g.joinCluster(nodes); err != nil {
 			return nil, errors.Join(err, g.stop())
 		}
 	}
@@ -62,18 +63,15 @@ func newGateway(trl, dir string, args []string, relay bool) (*gateway, error) {
 
 func (g *gateway) state() string { return filepath.Join(g.dir, "state") }
 
-// start starts the keeper, the second time on the address of the first. In a cluster it starts the owner first, and waits until the two know each other.
+// start starts the keeper, the second time on the address of the first. In a cluster it starts the owners first, and waits until the gateway knows them.
 func (g *gateway) start() error {
-	if g.cluster == nil {
-		return g.startOne()
-	}
-	if err := g.cluster.owner.startOne(); err != nil {
+	if err := g.cluster.each((*gateway).startOne); err != nil {
 		return err
 	}
-	if err := g.startOne(); err != nil {
+	if err := g.startOne(); err != nil || g.cluster == nil {
 		return err
 	}
-	return g.awaitOwner()
+	return g.awaitOwners()
 }
 
 func (g *gateway) startOne() error {
@@ -103,13 +101,11 @@ func (g *gateway) startOne() error {
 	return fmt.Errorf("trl serve ended: %s", s.Log())
 }
 
-// kill ends the gateway in the worst way, in a cluster those of both nodes, and returns when another one is there. The keeper, and with it the sessions,
+// kill ends the gateway in the worst way, in a cluster those of all nodes, and returns when another one is there. The keeper, and with it the sessions,
 // live on.
 func (g *gateway) kill() error {
-	if g.cluster != nil {
-		if err := g.cluster.owner.kill(); err != nil {
-			return err
-		}
+	if err := g.cluster.each((*gateway).kill); err != nil {
+		return err
 	}
 	old := 0
 	if !eventually(func() bool { old = g.server.GatewayPid(); return old > 0 }) {
@@ -125,10 +121,8 @@ func (g *gateway) kill() error {
 }
 
 func (g *gateway) upgrade() error {
-	if g.cluster != nil {
-		if err := g.cluster.owner.upgrade(); err != nil {
-			return err
-		}
+	if err := g.cluster.each((*gateway).upgrade); err != nil {
+		return err
 	}
 	var out []byte
 	if eventually(func() (done bool) {
@@ -149,12 +143,12 @@ func (g *gateway) restart() error {
 	return g.start()
 }
 
-// terminate ends the keeper as an operator would, in a cluster those of both nodes.
-func (g *gateway) terminate() error {
-	var err error
-	if g.cluster != nil {
-		err = g.cluster.owner.terminate()
-	}
+// terminate ends the keeper as an operator would, in a cluster those of all nodes.
+func (g *gateway) terminate() (err error) {
+	_ = g.cluster.each(func(owner *gateway) error {
+		err = errors.Join(err, owner.terminateOne())
+		return nil
+	})
 	return errors.Join(err, g.terminateOne())
 }
 

@@ -128,6 +128,7 @@ func (r *control) start(q *http.Request) (any, error) {
 	var o struct {
 		Args  []string `json:"args"`
 		Relay bool     `json:"relay"` // the gateway owns no session
+		Nodes int      `json:"nodes"` // relay, and so many nodes have its sessions
 	}
 	if err := json.NewDecoder(q.Body).Decode(&o); err != nil {
 		return nil, err
@@ -136,7 +137,10 @@ func (r *control) start(q *http.Request) (any, error) {
 	if err != nil {
 		return nil, err
 	}
-	g, err := newGateway(r.trl, dir, append([]string{"--origin", r.origin}, o.Args...), o.Relay || os.Getenv("TRL_TEST_RELAY") != "")
+	if o.Nodes == 0 && (o.Relay || os.Getenv("TRL_TEST_RELAY") != "") {
+		o.Nodes = 1
+	}
+	g, err := newGateway(r.trl, dir, append([]string{"--origin", r.origin}, o.Args...), o.Nodes)
 	if err != nil {
 		return nil, err
 	}

@@ -185,14 +185,9 @@ class Run:
             await self.step(step, names)
 
     async def step(self, step: Mapping[str, Any], names: dict[str, Any]) -> None:
-        if step["do"] == "repeat":
-            turns = [self.steps(step["steps"], {**names, "i": i}) for i in range(step["times"])]
-            if step.get("parallel"):
-                await asyncio.gather(*turns)
-            else:
-                for turn in turns:
-                    await turn
-            return
+        repeats = step["do"] == "repeat"
+        if repeats and not step.get("meanwhile"):  # its steps have deadlines of their own
+            return await self.do_repeat(step, names)
         if step["do"] == "eventually":
             end = time.monotonic() + DEADLINE
             while True:
@@ -202,7 +197,7 @@ class Run:
                     if time.monotonic() > end:
                         raise
                     await asyncio.sleep(0.02)
-        filled = {k: v if k in ("expect", "error") else fill(v, names) for k, v in step.items()}
+        filled = step if repeats else {k: v if k in ("expect", "error") else fill(v, names) for k, v in step.items()}
         work = getattr(self, "do_" + step["do"])(filled, names)
         if step.get("meanwhile"):
             task = asyncio.create_task(work)
@@ -231,6 +226,14 @@ class Run:
         return names[step["client"]] if "client" in step else names["client"]
 
     # The operations, each by its name.
+
+    async def do_repeat(self, step: Mapping[str, Any], names: dict[str, Any]) -> None:
+        turns = [self.steps(step["steps"], {**names, "i": i}) for i in range(step["times"])]
+        if step.get("parallel"):
+            await asyncio.gather(*turns)
+        else:
+            for turn in turns:
+                await turn
 
     async def do_connect(self, step: Mapping[str, Any], names: dict[str, Any]) -> Any:
         options = {"session": step["session"]} if "session" in step else {}

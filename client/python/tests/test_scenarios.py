@@ -65,7 +65,8 @@ def test_scenario(scenario: Any, blocking: bool, unix: bool, rig: Rig, shared: A
     gateway = shared
     if own := "gateway" in scenario:
         unix_socket += "2"
-        gateway = rig.post("/start", {"args": ["--unix", unix_socket, *scenario["gateway"].get("args", [])]})
+        wanted = scenario["gateway"]
+        gateway = rig.post("/start", {**wanted, "args": ["--unix", unix_socket, *wanted.get("args", [])]})
     try:
         asyncio.run(Run(rig, gateway, blocking, unix_socket if unix else None).scenario(scenario["steps"]))
     finally:

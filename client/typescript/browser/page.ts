@@ -11,7 +11,7 @@ async function run(scenario: Scenario): Promise<string> {
       await runScenario(scenario, await (shared ??= startGateway(location.origin)));
       return "";
     }
-    const own = await startGateway(location.origin, scenario.gateway.args);
+    const own = await startGateway(location.origin, scenario.gateway);
     try {
       await runScenario(scenario, own);
     } finally {

@@ -10,8 +10,14 @@ export interface Gateway {
   do(action: string): Promise<Record<string, unknown>>;
 }
 
-export async function startGateway(rig: string, args: string[] = []): Promise<Gateway> {
-  const started = (await post(`${rig}/start`, { args })) as Omit<Gateway, "do"> & { id: string };
+/** What a gateway is started with; see the request `/start` of the rig. */
+export interface GatewayOptions {
+  args?: string[];
+  nodes?: number;
+}
+
+export async function startGateway(rig: string, options: GatewayOptions = {}): Promise<Gateway> {
+  const started = (await post(`${rig}/start`, options)) as Omit<Gateway, "do"> & { id: string };
   return { ...started, do: (action) => post(`${rig}/${started.id}/${action}`, {}) as Promise<Record<string, unknown>> };
 }
 

@@ -1,11 +1,11 @@
 // Runs the scenarios of client/testdata/scenarios.json; the README beside them says what the steps mean. It needs nothing of Node, so that it runs in
 // browsers, too.
 import * as trl from "../dist/index.js";
-import type { Gateway } from "./gateway.ts";
+import type { Gateway, GatewayOptions } from "./gateway.ts";
 
 export interface Scenario {
   name: string;
-  gateway?: { args?: string[] };
+  gateway?: GatewayOptions;
   slow?: boolean;
   needs?: string[];
   steps: Step[];

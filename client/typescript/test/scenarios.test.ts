@@ -21,7 +21,7 @@ describe("scenarios", () => {
     if (only && !scenario.name.includes(only)) continue;
     test(scenario.name, async () => {
       if (!scenario.gateway) return runScenario(scenario, shared);
-      const own = await startGateway(rig.url, scenario.gateway.args);
+      const own = await startGateway(rig.url, scenario.gateway);
       try {
         await runScenario(scenario, own);
       } finally {
