@@ -1,16 +1,19 @@
 package natsrig
 
 import (
-	"context"
 	"crypto/rand"
+	"encoding/json"
 	"errors"
 	"fmt"
+	"io"
+	"net/http"
 	"os"
 	"os/exec"
 	"path/filepath"
 	"regexp"
 	"slices"
 	"strconv"
+	"strings"
 	"sync"
 	"syscall"
 	"testing"
@@ -20,7 +23,7 @@ import (
 	"trl/internal/testkit"
 )
 
-// Alone is a nats-server for two nodes of a cluster that know no others.
+// Alone is a nats-server for the nodes of one test, which know no others.
 type Alone struct {
 	url, secret string
 	cmd         *exec.Cmd
@@ -63,10 +66,11 @@ func (s *Alone) End() {
 }
 
 // Owner are the flags of the node that has all sessions, and Gate those of the one that clients use, which has none.
-func (s *Alone) Owner() []string { return s.flags("owner") }
-func (s *Alone) Gate() []string  { return append(s.flags("gate"), "--no-sessions") }
+func (s *Alone) Owner() []string { return s.Node("owner") }
+func (s *Alone) Gate() []string  { return append(s.Node("gate"), "--no-sessions") }
 
-func (s *Alone) flags(node string) []string {
+// Node are the flags of a node with this name.
+func (s *Alone) Node(node string) []string {
 	return []string{"--cluster", s.url, "--cluster-listen", "127.0.0.1:0", "--cluster-secret", s.secret, "--node", node}
 }
 
@@ -94,46 +98,81 @@ func startRelayed(flags []string) (*rig.Server, error) {
 			return nil, err
 		}
 	}
-	owner, err := rig.Launch(nil, append(nats.Owner(), flags...)...)
+	ofOwner, ofGate, token := divide(flags)
+	owner, err := rig.Launch(nil, append(nats.Owner(), ofOwner...)...)
 	if err != nil {
 		nats.End()
 		return nil, err
 	}
 	endOwner := owner.Stop
-	gate, err := rig.Launch(nil, append(nats.Gate(), flags...)...)
+	gate, err := rig.Launch(nil, append(nats.Gate(), ofGate...)...)
 	if err != nil {
 		endOwner()
 		nats.End()
 		return nil, err
 	}
-	owner.Own, owner.Addr = owner.Addr, gate.Addr
+	owner.Own, owner.Addr, owner.Gate = owner.Addr, gate.Addr, gate
 	owner.Stop = sync.OnceValue(func() []string {
 		defer nats.End()
 		return append(gate.Stop(), endOwner()...)
 	})
-	if err := awaitOwner(gate); err != nil {
+	if err := awaitOwner(gate, token); err != nil {
 		owner.Stop()
 		return nil, err
 	}
 	return owner, nil
 }
 
+// divide says which flags each node gets: clients come to the gate's Unix socket, and files of sessions are the owner's. token is one that both let in.
+func divide(flags []string) (owner, gate []string, token string) {
+	for i := 0; i < len(flags); i++ {
+		name, value, inOne := strings.Cut(flags[i], "=")
+		words := flags[i : i+1]
+		if !inOne && i+1 < len(flags) && !strings.HasPrefix(flags[i+1], "-") {
+			i++
+			words, value = flags[i-1:i+1], flags[i]
+		}
+		if name != "--unix" {
+			owner = append(owner, words...)
+		}
+		if !slices.Contains([]string{"--audit-log", "--record-dir", "--state-dir"}, name) {
+			gate = append(gate, words...)
+		}
+		if text, err := os.ReadFile(value); name == "--token-file" && err == nil {
+			token, _, _ = strings.Cut(string(text), " ")
+		}
+	}
+	return owner, gate, token
+}
+
 // awaitOwner waits until the gate can have sessions made.
-func awaitOwner(gate *rig.Server) error {
-	ctx, cancel := context.WithTimeout(context.Background(), testkit.Patience)
-	defer cancel()
-	again := rig.Again{G: gate}
-	for ; ctx.Err() == nil; time.Sleep(20 * time.Millisecond) {
-		answer, err := again.Ask(ctx, "system.nodes", rig.Object{}, nil)
+func awaitOwner(gate *rig.Server, token string) error {
+	client := &http.Client{Timeout: testkit.Patience, Transport: &http.Transport{DisableKeepAlives: true}}
+	said := ""
+	for end := time.Now().Add(testkit.Patience); time.Now().Before(end); time.Sleep(20 * time.Millisecond) {
+		q, err := http.NewRequest(http.MethodPost, "http://"+gate.Addr+"/v1/rpc", strings.NewReader(`{"method":"system.nodes"}`))
 		if err != nil {
+			return err
+		}
+		q.Header.Set("Content-Type", "application/json")
+		if token != "" {
+			q.Header.Set("Authorization", "Bearer "+token)
+		}
+		answer, err := client.Do(q)
+		if err != nil {
+			return err
+		}
+		var f rig.Frame
+		text, err := io.ReadAll(answer.Body)
+		answer.Body.Close()
+		if said = string(text); err != nil || json.Unmarshal(text, &f) != nil {
 			continue
 		}
-		for _, n := range answer.Data.Objs("nodes") {
+		for _, n := range f.Data.Objs("nodes") {
 			if n.Str("node") == "owner" && n.Num("max_sessions") > 0 {
-				again.Ws.CloseNow()
 				return nil
 			}
 		}
 	}
-	return errors.New("the nodes do not find each other: " + gate.Log())
+	return fmt.Errorf("the nodes do not find each other: %s\n%s", said, gate.Log())
 }

@@ -54,19 +54,26 @@ func (g *Server) KillGateway(t testing.TB) {
 // Redial returns a new client once a gateway answers.
 func (g *Server) Redial(t testing.TB) *Client {
 	t.Helper()
-	a := Again{G: g}
-	testkit.Eventually(t, "the gateway serves", func() bool {
-		ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)
-		defer cancel()
-		_, err := a.Ask(ctx, "system.ping", Object{}, nil)
-		if err != nil || g.Own == "" {
-			return err == nil
-		}
-		f, err := a.Ask(ctx, "system.nodes", Object{}, nil)
-		return err == nil && slices.ContainsFunc(f.Data.Objs("nodes"), func(n Object) bool { return n.Num("max_sessions") > 0 && !n.Has("unreachable") }) // sessions can be made
-	})
-	a.Ws.CloseNow()
+	testkit.Eventually(t, "the gateway serves", g.serves)
 	return g.Dial(t)
+}
+
+// serves reports whether the gateway answers, and the node that has the sessions, too.
+func (g *Server) serves() bool {
+	ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)
+	defer cancel()
+	a := Again{G: g}
+	defer func() {
+		if a.Ws != nil {
+			a.Ws.CloseNow()
+		}
+	}()
+	f, err := a.Ask(ctx, "system.ping", Object{}, nil)
+	if err != nil || f.Error != nil || g.Own == "" {
+		return err == nil && f.Error == nil
+	}
+	f, err = a.Ask(ctx, "system.nodes", Object{}, nil)
+	return err == nil && slices.ContainsFunc(f.Data.Objs("nodes"), func(n Object) bool { return n.Num("max_sessions") > 0 && !n.Has("unreachable") }) // sessions can be made
 }
 
 // Upgrade upgrades the gateway, after an upgrade that is under way, and waits for the result.
@@ -94,15 +101,8 @@ func ReplaceGateway(t *testing.T, g *Server) {
 		t.Fatalf("no gateway to kill: %d", old)
 	}
 	testkit.Eventually(t, "another gateway serves", func() bool {
-		if pid := g.GatewayPid(); pid == 0 || pid == old {
-			return false
-		}
-		a := Again{G: g}
-		f, err := a.Ask(t.Context(), "system.ping", Object{}, nil)
-		if a.Ws != nil {
-			a.Ws.CloseNow()
-		}
-		return err == nil && f.Error == nil
+		pid := g.GatewayPid()
+		return pid != 0 && pid != old && g.serves()
 	})
 }
 
@@ -112,7 +112,8 @@ type Again struct {
 	Ws *websocket.Conn
 }
 
-// Ask sends a request and returns its answer. It passes each event before the answer to events, until events returns false.
+// Ask sends a request and returns its answer. It passes each event before the answer to events, until events returns false. If the node of the session
+// cannot be reached, nothing was done, and that is an error like a broken connection.
 func (a *Again) Ask(ctx context.Context, method string, params Object, events func(name string, data Object) bool) (f Frame, err error) {
 	if a.Ws == nil {
 		dial, cancel := context.WithTimeout(ctx, 5*time.Second)
@@ -146,6 +147,10 @@ func (a *Again) Ask(ctx context.Context, method string, params Object, events fu
 		switch {
 		case in.Event == "":
 			f, answered = in, true
+			if a.G.Gate != nil && f.Code() == "NODE_UNREACHABLE" {
+				time.Sleep(50 * time.Millisecond) // it says that it may take a second; the next answer comes sooner
+				return f, fmt.Errorf("%s: %s", f.Error.Code, f.Error.Message)
+			}
 			if events == nil || f.Error != nil {
 				return f, nil
 			}

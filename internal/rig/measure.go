@@ -1,7 +1,6 @@
 package rig
 
 import (
-	"cmp"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -116,10 +115,8 @@ func Descriptor(t testing.TB, pid int, kind string) string {
 func (g *Server) Metric(t testing.TB, name string, with ...string) (sum float64) {
 	t.Helper()
 	found := false
-	counting := *g
-	counting.Addr = cmp.Or(g.Own, g.Addr)
 series:
-	for line := range strings.Lines(counting.Get(t, "/metrics")) {
+	for line := range strings.Lines(g.Owner().Get(t, "/metrics")) {
 		series, value, ok := strings.Cut(strings.TrimSpace(line), " ")
 		labels, isOurs := strings.CutPrefix(series, name)
 		if !ok || !isOurs || labels != "" && labels[0] != '{' {

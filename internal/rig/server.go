@@ -2,6 +2,7 @@ package rig
 
 import (
 	"bytes"
+	"cmp"
 	"errors"
 	"fmt"
 	"io"
@@ -22,12 +23,13 @@ import (
 // Server is a real gateway process with its log.
 type Server struct {
 	Addr string // HOST:PORT, of the gateway that clients use
-	Own  string // HOST:PORT of the gateway that has the sessions, if that is another node; it counts what they do
+	Own  string // HOST:PORT of the gateway that has the sessions, if that is another node; it counts what they do. All below is of that node
 	Pid  int    // the keeper's pid
 	Dir  string // has everything: state, home and temporary directory of its sessions; it is unique, so it identifies them
 	Home string // where its sessions start
 	Cmd  *exec.Cmd
 	Book *testkit.LogBook
+	Gate *Server // the node that clients use, if it is another one; nil: this one
 
 	Stop   func() []string // ends the gateway once, and returns what was wrong with its end
 	Exited chan struct{}   // closed when the process is gone
@@ -212,6 +214,16 @@ func (g *Server) Processes() (all []string) {
 }
 
 func (g *Server) Log() string { return g.Book.String() }
+
+// Front returns the node that clients use: its processes, its log and its metrics are about connections.
+func (g *Server) Front() *Server { return cmp.Or(g.Gate, g) }
+
+// Owner returns the node that has the sessions, without another one in between.
+func (g *Server) Owner() *Server {
+	owner := *g
+	owner.Addr, owner.Own, owner.Gate = cmp.Or(g.Own, g.Addr), "", nil
+	return &owner
+}
 
 // Serving returns the process that serves: the gateway below the keeper. For a server that was not launched, it is g.Pid.
 func (g *Server) Serving(t testing.TB) int {

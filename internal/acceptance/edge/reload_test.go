@@ -119,7 +119,7 @@ func TestReloadUnderLoad(t *testing.T) {
 		return resp.StatusCode == http.StatusOK
 	}
 	testkit.Eventually(t, "the first config counts", func() bool { return configured() == 500 })
-	connections := g.Metric(t, "trl_connections")
+	connections := g.Front().Metric(t, "trl_connections")
 	pid := g.Serving(t)
 
 	// What a reload takes at least: the wait for the file to be left alone, and a look at what is in force. Measured among the same load.
@@ -228,7 +228,7 @@ func TestReloadUnderLoad(t *testing.T) {
 			t.Errorf("session %d: %v", i, r)
 		}
 	}
-	if now := g.Metric(t, "trl_connections"); now != connections || g.Serving(t) != pid {
+	if now := g.Front().Metric(t, "trl_connections"); now != connections || g.Serving(t) != pid {
 		t.Errorf("%v connections, were %v; gateway %d, was %d", now, connections, g.Serving(t), pid)
 	}
 }

@@ -16,11 +16,12 @@ import (
 
 	"trl/client"
 	"trl/internal/mcp"
+	"trl/internal/natsrig"
 	"trl/internal/rig"
 	"trl/internal/testkit"
 )
 
-func TestMain(m *testing.M) { rig.Main(m) }
+func TestMain(m *testing.M) { natsrig.Main(m) }
 
 type object = map[string]any
 

@@ -15,7 +15,6 @@ import (
 // TestLargeAnswersTakeNoMemory: what a command printed is kept once, and encoding it, which makes six bytes of each control, takes no memory of its own.
 // It was 25 times the output: doubling buffers of the whole answer.
 func TestLargeAnswersTakeNoMemory(t *testing.T) {
-	rig.OneNode(t, "both nodes would listen at its Unix socket")
 	path := filepath.Join(t.TempDir(), "s")
 	g := rig.Gateway(t, "--unix", path)
 	conn, err := net.Dial("unix", path)

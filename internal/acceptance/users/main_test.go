@@ -3,9 +3,10 @@ package users
 import (
 	"testing"
 
+	"trl/internal/natsrig"
 	"trl/internal/rig"
 )
 
-func TestMain(m *testing.M) { rig.Main(m) }
+func TestMain(m *testing.M) { natsrig.Main(m) }
 
 type object = rig.Object

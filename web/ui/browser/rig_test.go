@@ -10,6 +10,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strings"
 	"sync"
 	"syscall"
@@ -26,6 +27,7 @@ import (
 	"github.com/chromedp/cdproto/target"
 	"github.com/chromedp/chromedp"
 
+	"trl/internal/natsrig"
 	"trl/internal/testkit"
 )
 
@@ -83,7 +85,7 @@ func findChromium() string {
 	return ""
 }
 
-// gateway is a `trl serve` with a state dir of its own.
+// gateway is a `trl serve` with a state dir of its own. If TRL_TEST_RELAY is set, it owns no session: a second node has them, and the page cannot tell.
 type gateway struct {
 	t      testing.TB
 	dir    string // its state
@@ -91,6 +93,8 @@ type gateway struct {
 	addr   string
 	token  string
 	keeper *exec.Cmd
+	owner  *gateway       // the node that has the sessions; nil: this one
+	nats   *natsrig.Alone // of both; nil: there is one node
 }
 
 func serve(t testing.TB, args ...string) *gateway {
@@ -100,13 +104,42 @@ func serve(t testing.TB, args ...string) *gateway {
 	}
 	g := &gateway{t: t, dir: t.TempDir(), addr: "127.0.0.1:0"}
 	g.home = g.dir
+	if os.Getenv("TRL_TEST_RELAY") != "" && !slices.Contains(args, "--cluster") {
+		var err error
+		if g.nats, err = natsrig.StartAlone(t.TempDir()); err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(g.nats.End)
+		g.owner = &gateway{t: t, dir: filepath.Join(g.dir, "owner"), addr: "127.0.0.1:0", home: g.home}
+		if err := os.Mkdir(g.owner.dir, 0o700); err != nil {
+			t.Fatal(err)
+		}
+	}
 	g.start(args...)
 	t.Cleanup(g.stop)
 	return g
 }
 
-// start starts the gateway, and starts it again at its first address. Another connection of this machine may use that port for a moment.
+// start starts the gateway, and starts it again at its first address.
 func (g *gateway) start(args ...string) {
+	g.t.Helper()
+	if g.nats == nil {
+		g.startOne(args)
+		return
+	}
+	g.startOne(append(g.nats.Gate(), args...)) // the first time it makes the tokens
+	g.owner.token = g.token
+	g.owner.startOne(slices.Concat(g.nats.Owner(), []string{"--token-file", filepath.Join(g.dir, "tokens")}, args))
+	testkit.Eventually(g.t, "the nodes know each other", func() bool {
+		nodes := exec.Command(trl, "nodes")
+		nodes.Env = append(os.Environ(), "TRL_STATE_DIR="+g.dir)
+		out, _ := nodes.CombinedOutput()
+		return bytes.Contains(out, []byte("owner   ready"))
+	})
+}
+
+// startOne starts one node. Another connection of this machine may use its port for a moment.
+func (g *gateway) startOne(args []string) {
 	g.t.Helper()
 	for until := time.Now().Add(time.Minute); !g.tryStart(args...); time.Sleep(100 * time.Millisecond) {
 		if time.Now().After(until) {
@@ -155,12 +188,18 @@ func (g *gateway) tryStart(args ...string) bool {
 
 // stop ends the gateway with TERM.
 func (g *gateway) stop() {
+	if g.owner != nil {
+		defer g.owner.stop()
+	}
 	g.keeper.Process.Signal(syscall.SIGTERM)
 	g.keeper.Wait()
 }
 
 // crash ends the gateway and its keeper with KILL.
 func (g *gateway) crash() {
+	if g.owner != nil {
+		defer g.owner.crash()
+	}
 	g.keeper.Process.Kill()
 	g.keeper.Wait()
 }
