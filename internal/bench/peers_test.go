@@ -48,6 +48,9 @@ func TestPeersAreMeasured(t *testing.T) {
 	if len(r.Missing) != 1 || !strings.Contains(r.Missing[0], "execd is missing") {
 		t.Errorf("%q", r.Missing)
 	}
+	if pids, err := listeners(1); err == nil {
+		t.Errorf("port 1: %v", pids)
+	}
 	floor := &target{name: "floor", p: must(peer.New("floor", host(server))), roots: []int{os.Getpid()}}
 	var printed strings.Builder
 	r.measure(&printed, append([]*target{floor}, there...), least)
