@@ -54,6 +54,8 @@ var (
 
 	peersFlag = flag.String("peers", "", "the `servers` to measure beside trl, for peers: NAME=ADDRESS or NAME@LABEL=ADDRESS, with spaces between them")
 
+	repetitions = flag.Int("repetitions", whole.repetitions, "of every figure, for peers")
+
 	natsServer = flag.String("nats", "bin/nats-server", "the nats-server of cluster")
 )
 

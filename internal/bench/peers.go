@@ -52,7 +52,7 @@ type target struct {
 	name  string
 	p     peer.Peer
 	roots []int // the processes at its listening socket; empty: unknown
-	hung  bool
+	hung  int   // how often
 
 	remarks []string // about the trial that runs
 }
@@ -66,11 +66,11 @@ type effort struct {
 }
 
 var (
-	whole = effort{repetitions: 5, connects: 10, keys: 2000, commands: 500, creates: 20, agentRounds: 5, idle: 50, bytes: 64 << 20, busy: time.Second, rest: 12 * time.Second}
+	whole = effort{repetitions: 5, connects: 10, keys: 2000, commands: 500, creates: 20, agentRounds: 5, idle: 50, bytes: 64 << 20, busy: time.Second, rest: 11 * time.Second}
 	least = effort{repetitions: 1, connects: 2, keys: 20, commands: 10, creates: 2, agentRounds: 1, idle: 2, bytes: 1 << 20, busy: 50 * time.Millisecond, rest: 100 * time.Millisecond}
 )
 
-// longestTrial bounds one repetition with one peer. A peer that hangs costs this once, and is then left out of all that follows.
+// longestTrial bounds one repetition with one peer. A peer that hangs is left out of that figure, and of all that follow when it hangs again.
 const longestTrial = time.Minute
 
 // besidePeers measures the peers of -peers beside trl and the floors.
@@ -91,12 +91,12 @@ func besidePeers() error {
 	r := Peers{Machine: machine(tier(c))}
 	c.CloseNow()
 	e := whole
+	e.repetitions = max(1, *repetitions)
 	if *quick {
 		e = least
 	}
 	all = append(all, r.find(others)...)
-	r.measure(os.Stdout, all, e)
-	if err := save("peers", r); err != nil {
+	if err := r.measure(os.Stdout, all, e); err != nil {
 		return err
 	}
 	return r.failedOf("floor", "trl")
@@ -159,8 +159,8 @@ func (r *Peers) note(format string, args ...any) {
 	}
 }
 
-// measure makes all rows and prints each when it is known.
-func (r *Peers) measure(w io.Writer, all []*target, e effort) {
+// measure makes all rows, and prints and saves each when it is known.
+func (r *Peers) measure(w io.Writer, all []*target, e effort) error {
 	r.Repetitions = e.repetitions
 	for _, t := range all {
 		r.Names = append(r.Names, t.name)
@@ -177,7 +177,7 @@ func (r *Peers) measure(w io.Writer, all []*target, e effort) {
 		for round := range e.repetitions {
 			for i := range all {
 				t := all[(i+round)%len(all)]
-				if failed[t.name] != "" || t.hung {
+				if failed[t.name] != "" || t.hung > 1 {
 					continue
 				}
 				watch := foreign.watch(all)
@@ -188,8 +188,10 @@ func (r *Peers) measure(w io.Writer, all []*target, e effort) {
 					continue
 				case err != nil:
 					failed[t.name] = err.Error()
-					if t.hung = errors.Is(err, context.DeadlineExceeded); t.hung {
-						r.note("%s hung and was left out of what follows.", t.name)
+					if errors.Is(err, context.DeadlineExceeded) {
+						if t.hung++; t.hung > 1 {
+							r.note("%s hung twice and was left out of what follows.", t.name)
+						}
 					}
 					continue
 				}
@@ -202,18 +204,23 @@ func (r *Peers) measure(w io.Writer, all []*target, e effort) {
 			}
 			t.remarks = nil
 		}
-		r.add(w, trial.rows, values, failed)
+		r.Foreign = [2]float64{100 * float64(foreign.used) / float64(max(foreign.past, 1)), foreign.most}
+		if err := r.add(w, trial.rows, values, failed); err != nil {
+			return err
+		}
 	}
 	for _, kind := range idleKinds {
 		values, failed := idlePeers(all, kind, e)
-		r.add(w, kind.rows(), values, failed)
+		if err := r.add(w, kind.rows(), values, failed); err != nil {
+			return err
+		}
 	}
-	r.Foreign = [2]float64{100 * float64(foreign.used) / float64(max(foreign.past, 1)), foreign.most}
 	fmt.Fprint(w, r.footer())
+	return nil
 }
 
 // add makes rows of the values of all repetitions. A value that is not a number is unknown.
-func (r *Peers) add(w io.Writer, rows []PeerRow, values map[string][]figure.Samples, failed map[string]string) {
+func (r *Peers) add(w io.Writer, rows []PeerRow, values map[string][]figure.Samples, failed map[string]string) error {
 	for i, row := range rows {
 		row.Cells = map[string]PeerCell{}
 		for name, got := range values {
@@ -233,6 +240,7 @@ func (r *Peers) add(w io.Writer, rows []PeerRow, values map[string][]figure.Samp
 		r.Rows = append(r.Rows, row)
 		fmt.Fprint(w, r.line(row))
 	}
+	return save("peers", r)
 }
 
 // failedOf is an error if one of the named servers, which are ours, failed.
@@ -338,7 +346,8 @@ func (r *Peers) footer() string {
 		for _, name := range r.Names {
 			if why := row.Cells[name].Failed; why != "" && !failures[name+why] {
 				failures[name+why] = true
-				fmt.Fprintf(&b, "\n%s failed at “%s”: %s\n", name, row.Name, why)
+				first, _, _ := strings.Cut(why, "\n")
+				fmt.Fprintf(&b, "\n%s failed at “%s”: %s\n", name, row.Name, first)
 			}
 		}
 	}

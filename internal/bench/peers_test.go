@@ -53,7 +53,7 @@ func TestPeersAreMeasured(t *testing.T) {
 	}
 	floor := &target{name: "floor", p: must(peer.New("floor", host(server))), roots: []int{os.Getpid()}}
 	var printed strings.Builder
-	r.measure(&printed, append([]*target{floor}, there...), least)
+	check(r.measure(&printed, append([]*target{floor}, there...), least))
 
 	if err := r.failedOf("floor", "ttyd"); err != nil {
 		t.Error(err)

@@ -434,7 +434,7 @@ func idlePeers(all []*target, kind idleKind, e effort) (values map[string][]figu
 		now := map[string]*held{}
 		for i := range all {
 			at := all[(i+round)%len(all)]
-			if failed[at.name] != "" || len(at.roots) == 0 || at.hung {
+			if failed[at.name] != "" || len(at.roots) == 0 || at.hung > 1 {
 				continue
 			}
 			h, err := at.hold(ctx, kind, e.idle)
@@ -480,6 +480,9 @@ func (at *target) hold(ctx context.Context, kind idleKind, n int) (*held, error)
 		c, err := kind.open(ctx, at)
 		if err != nil {
 			return nil, errors.Join(err, h.close())
+		}
+		if c, ok := c.(interface{ Idle() }); ok {
+			c.Idle() // some peers drop a client that answers no pings; the others here have patience enough
 		}
 		h.open = append(h.open, c)
 	}

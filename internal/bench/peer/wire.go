@@ -40,7 +40,8 @@ type messages struct {
 	wrap func(p []byte) []byte // makes a message of input; nil: the bytes themselves
 	// open returns the output in a message, nothing if it has none, and io.EOF if it says that the program has ended. nil: all of it is output.
 	open func(kind websocket.MessageType, message []byte) ([]byte, error)
-	end  func() error // ends the program, after the connection; may be nil
+	end  func() error  // ends the program, after the connection; may be nil
+	idle chan struct{} // nil, or closed when the goroutine of Idle has ended
 }
 
 func (m *messages) Write(p []byte) error {
@@ -62,8 +63,24 @@ func (m *messages) Read() ([]byte, error) {
 	}
 }
 
+// Idle answers the peer's pings until Close. There are no Reads any more.
+func (m *messages) Idle() {
+	m.idle = make(chan struct{})
+	go func() { // ends with the connection, in Close
+		defer close(m.idle)
+		for {
+			if _, _, err := m.c.Read(m.ctx); err != nil {
+				return
+			}
+		}
+	}()
+}
+
 func (m *messages) Close() error {
 	m.c.CloseNow()
+	if m.idle != nil {
+		<-m.idle
+	}
 	if m.end == nil {
 		return nil
 	}
