@@ -2,8 +2,6 @@ package cli
 
 import (
 	"errors"
-	"fmt"
-	"strings"
 
 	"github.com/go-json-experiment/json"
 	"github.com/go-json-experiment/json/jsontext"
@@ -42,9 +40,7 @@ A session with a running command, a background process, a terminal, a job that a
 			if err := json.Unmarshal(raw, &moved); err != nil {
 				return err
 			}
-			if len(moved.StateLost) > 0 {
-				fmt.Fprintf(cmd.ErrOrStderr(), "trl: the session has lost its %s\n", strings.Join(moved.StateLost, ", "))
-			}
+			printLost(cmd, moved.StateLost)
 			return nil
 		},
 	}

@@ -150,7 +150,17 @@ func run(cmd *cobra.Command, f *runFlags, args []string) error {
 		}
 	default:
 	}
+	if !f.json {
+		printLost(cmd, r.StateLost)
+	}
 	return execExit(r.ExecExit)
+}
+
+// printLost says what is missing of a session's state since its shell was replaced or moved.
+func printLost(cmd *cobra.Command, lost []string) {
+	if len(lost) > 0 {
+		fmt.Fprintf(cmd.ErrOrStderr(), "trl: the session has lost its %s\n", strings.Join(lost, ", "))
+	}
 }
 
 // execExit turns the command's end into our exit code.
