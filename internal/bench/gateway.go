@@ -32,8 +32,8 @@ var children struct {
 // stopOnSignal makes an interrupted run leave nothing behind.
 func stopOnSignal() {
 	signals := make(chan os.Signal, 1)
-	signal.Notify(signals, syscall.SIGINT, syscall.SIGTERM, syscall.SIGHUP)
-	go func() { // lives as long as the program
+	signal.Notify(signals, syscall.SIGINT, syscall.SIGTERM, syscall.SIGHUP, syscall.SIGPIPE) // PIPE: whoever read the table is gone
+	go func() {                                                                              // lives as long as the program
 		<-signals
 		children.Lock()
 		for _, c := range children.all {
