@@ -20,9 +20,6 @@ const (
 	// refillQuiet is how long nobody must have asked for a shell before another one is started. Starting one takes a millisecond of a processor,
 	// which a burst of requests needs itself. If none is left, the next one is started at once.
 	refillQuiet = 20 * time.Millisecond
-	// terminalPause is how long the next start waits for a session that opens a terminal at once, and whose terminal it would slow down: bash takes 3 to
-	// 6 ms to its prompt. Only one such pause comes before a start.
-	terminalPause = 10 * time.Millisecond
 	// refillRetry is the pause after a shell that did not start. The next session.create tells the client why.
 	refillRetry = time.Second
 )
@@ -85,7 +82,6 @@ type Shells struct {
 	size      int       // how many shells there shall be, as Want said last
 	takenAt   time.Time // when a shell was last asked for
 	evictedAt time.Time // when a shell last had to make room
-	pauseEnd  time.Time // when the next shell may be started, see terminalPause; zero: at once
 	closed    bool
 	watchers  sync.WaitGroup // Add only while mu is held and closed is false
 }
@@ -145,9 +141,9 @@ func (w *Shells) due(n int, usual string) (next string, wait time.Duration) {
 	case time.Since(w.evictedAt) < refillRetry:
 		return next, refillRetry - time.Since(w.evictedAt)
 	case !slices.ContainsFunc(w.shells, func(ws *Shell) bool { return ws.Path == next }):
-		return next, max(0, time.Until(w.pauseEnd))
+		return next, 0
 	}
-	return next, max(0, refillQuiet-time.Since(w.takenAt), time.Until(w.pauseEnd))
+	return next, max(0, refillQuiet-time.Since(w.takenAt))
 }
 
 // compareLocked compares the shells with those that there shall be: n, of the kinds that were asked for last, the newest first, and then of the usual one.
@@ -190,7 +186,7 @@ func (w *Shells) endSurplus(n int, usual string) {
 func (w *Shells) add(path string) error {
 	ws := &Shell{ID: w.NewID(), Path: path, taken: make(chan struct{})}
 	w.mu.Lock()
-	w.opening, w.pauseEnd = ws.ID, time.Time{}
+	w.opening = ws.ID
 	w.mu.Unlock()
 	var err error
 	if ws.Shell, err = w.Open(w.ctx, ws.ID, path); err != nil {
@@ -237,15 +233,12 @@ func (w *Shells) watch(ws *Shell, taken <-chan struct{}) {
 }
 
 // Take returns the oldest shell of this kind, or nil if there is none. The caller owns it, and calls Settle when its session is in the pool's tables, or
-// was not made. Contains knows the shell until then. terminal: the session opens a terminal at once.
-func (w *Shells) Take(path string, terminal bool) *Shell {
+// was not made. Contains knows the shell until then.
+func (w *Shells) Take(path string) *Shell {
 	defer w.Wake()
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	w.takenAt = time.Now()
-	if terminal && w.pauseEnd.IsZero() {
-		w.pauseEnd = w.takenAt.Add(terminalPause)
-	}
 	w.asked = slices.Insert(w.asked, 0, path)
 	w.asked = w.asked[:min(w.size, len(w.asked))]
 	i := slices.IndexFunc(w.shells, func(ws *Shell) bool { return ws.Path == path })
