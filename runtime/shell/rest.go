@@ -184,6 +184,9 @@ func (s *Shell) wakeUp() (err error) {
 	if noText {
 		kinds = append(slices.Clone(kinds), own.MemFile)
 	}
+	if lent == nil && len(kinds) == 0 {
+		return nil
+	}
 	var fds []int
 	var made []own.Channel
 	err = own.Concurrently(
