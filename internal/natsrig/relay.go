@@ -114,7 +114,7 @@ func startRelayed(flags []string) (*rig.Server, error) {
 	owner.Own, owner.Addr, owner.Gate = owner.Addr, gate.Addr, gate
 	owner.Stop = sync.OnceValue(func() []string {
 		defer nats.End()
-		return append(gate.Stop(), endOwner()...)
+		return append(endOwner(), gate.Stop()...) // so that clients are told what an owner tells
 	})
 	if err := awaitOwner(gate, token); err != nil {
 		owner.Stop()

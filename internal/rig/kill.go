@@ -60,6 +60,9 @@ func (g *Server) Redial(t testing.TB) *Client {
 
 // serves reports whether the gateway answers, and the node that has the sessions, too.
 func (g *Server) serves() bool {
+	if g.Own != "" && !g.Owner().serves() { // the other node may not know yet that it was killed
+		return false
+	}
 	ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)
 	defer cancel()
 	a := Again{G: g}
@@ -149,7 +152,7 @@ func (a *Again) Ask(ctx context.Context, method string, params Object, events fu
 			f, answered = in, true
 			if a.G.Gate != nil && f.Code() == "NODE_UNREACHABLE" {
 				time.Sleep(50 * time.Millisecond) // it says that it may take a second; the next answer comes sooner
-				return f, fmt.Errorf("%s: %s", f.Error.Code, f.Error.Message)
+				return Frame{}, fmt.Errorf("%s: %s", f.Error.Code, f.Error.Message)
 			}
 			if events == nil || f.Error != nil {
 				return f, nil

@@ -383,6 +383,7 @@ func TestNothingIsLeftInTheFIFODir(t *testing.T) {
 
 // TestGatewayOfAnotherUser: an upgrade of a gateway that is not root, and what its user may have of the state directory.
 func TestGatewayOfAnotherUser(t *testing.T) {
+	rig.OneNode(t, "it is about a gateway's own state directory, and the token in it")
 	rig.OnlyRoot(t)
 	g := rig.Gateway(t, "--session-user", rig.SessionUser, "--user", rig.GatewayUser, "--auth", "token", "--limit-open-files", "77")
 	state := filepath.Join(g.Dir, "state")
