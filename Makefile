@@ -23,7 +23,7 @@ FOR       ?= 10m
 TRIALS    ?= 5000
 FIGURES   ?= docs/figures
 PEERS     ?=
-RELAYED   ?= ./client ./internal/acceptance/commands ./internal/acceptance/streams ./internal/acceptance/terminals
+RELAYED   ?= ./client $(addprefix ./internal/acceptance/,commands edge endings mcp streams survival terminals users) ./web/ui/browser
 CONTRACT  ?= ../shared/contract/run.sh
 
 # A separate home for tests that start terminals: their shells read ~/.bashrc, and the caller's may wait for anything.
@@ -167,7 +167,7 @@ cluster-history: deps ## FOR=10m of clients that use a cluster while its nodes, 
 	$(OWN_HOME) $(RACE) -count 1 -timeout 2h -run 'TestHistoryThroughFaults$$' -v ./internal/acceptance/cluster -args -for $(FOR)
 
 relayed: export TRL_TEST_RELAY = 1
-relayed: deps ## all clients' tests, and the acceptance tests of commands, streams and terminals, at a node that owns no session: no client can tell
+relayed: deps ## all clients' tests, the acceptance tests and the page's, at a node that owns no session: no client can tell
 	$(OWN_HOME) go test -count 1 -timeout 1h $(RELAYED)
 	$(OWN_HOME) client/python/check.sh tests/test_scenarios.py
 	$(OWN_HOME) client/typescript/check.sh

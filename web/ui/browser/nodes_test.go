@@ -161,6 +161,7 @@ func TestTerminalOfAnotherNode(t *testing.T) {
 
 // TestOneNodeShowsNoNodes: without a cluster the page has nothing of nodes, and does not ask for them.
 func TestOneNodeShowsNoNodes(t *testing.T) {
+	oneNode(t, "it is about a page without a cluster")
 	t.Parallel()
 	g := serve(t)
 	p := g.open()

@@ -97,6 +97,16 @@ type gateway struct {
 	nats   *natsrig.Alone // of both; nil: there is one node
 }
 
+var relayed = os.Getenv("TRL_TEST_RELAY") != ""
+
+// oneNode skips a test that is about a page without a cluster, and says why.
+func oneNode(t testing.TB, why string) {
+	t.Helper()
+	if relayed {
+		t.Skip("not run at a node that owns no session: " + why)
+	}
+}
+
 func serve(t testing.TB, args ...string) *gateway {
 	t.Helper()
 	if chromium == nil {
@@ -104,7 +114,7 @@ func serve(t testing.TB, args ...string) *gateway {
 	}
 	g := &gateway{t: t, dir: t.TempDir(), addr: "127.0.0.1:0"}
 	g.home = g.dir
-	if os.Getenv("TRL_TEST_RELAY") != "" && !slices.Contains(args, "--cluster") {
+	if relayed && !slices.Contains(args, "--cluster") {
 		var err error
 		if g.nats, err = natsrig.StartAlone(t.TempDir()); err != nil {
 			t.Fatal(err)
