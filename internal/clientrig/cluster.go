@@ -6,6 +6,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"regexp"
+	"slices"
 
 	"trl/internal/natsrig"
 )
@@ -26,6 +27,10 @@ func (g *gateway) joinCluster(nodes int) error {
 		return err
 	}
 	g.cluster = &cluster{nats: nats}
+	own := slices.Clone(g.args)
+	if i := slices.Index(own, "--unix"); i >= 0 { // a path that only the clients' node can listen on
+		own = slices.Delete(own, i, i+2)
+	}
 	for i := range nodes {
 		name := "owner"
 		if i > 0 {
@@ -36,7 +41,7 @@ func (g *gateway) joinCluster(nodes int) error {
 			return err
 		}
 		args := append(nats.Node(name), "--token-file", filepath.Join(g.state(), "tokens"))
-		g.cluster.owners = append(g.cluster.owners, &gateway{trl: g.trl, dir: dir, home: g.home, addr: "127.0.0.1:0", args: append(args, g.args...)})
+		g.cluster.owners = append(g.cluster.owners, &gateway{trl: g.trl, dir: dir, home: g.home, addr: "127.0.0.1:0", args: append(args, own...)})
 	}
 	g.args = append(nats.Gate(), g.args...)
 	return nil
