@@ -3,7 +3,7 @@ package web
 import (
 	"crypto/rand"
 	"errors"
-	"html/template"
+	"html"
 	"net/http"
 	"strings"
 
@@ -12,9 +12,9 @@ import (
 )
 
 // loginPage takes the token out of the fragment, which browsers send to no server, and out of the address bar, and posts it.
-var loginPage = template.Must(template.New("login").Parse(`<!doctype html>
+const loginPage = `<!doctype html>
 <html lang="en"><meta charset="utf-8"><meta name="viewport" content="width=device-width"><title>trl: log in</title>
-<style nonce="{{.Nonce}}">
+<style nonce="{NONCE}">
 :root { color-scheme: light dark; }
 :root[data-theme=light] { color-scheme: light; }
 :root[data-theme=dark] { color-scheme: dark; }
@@ -36,12 +36,12 @@ button, .provider { display: block; margin: 12px 0 0; text-align: center; text-d
 </style>
 <main>
 <h1>trl</h1>
-{{with .Provider}}<a class="provider" href="/login/oidc">Log in with {{.}}</a>{{end}}
-<p id="say" class="bad" role="status">{{.Said}}</p>
+{PROVIDER}
+<p id="say" class="bad" role="status">{SAID}</p>
 <form method="post" action="/login"><input name="username" autocomplete="username" value="trl" hidden><label for="token">Token</label><input id="token" name="token" type="password" autocomplete="current-password" aria-describedby="hint" required autofocus><button>Log in</button></form>
 <p id="hint" class="hint">The token that <code>trl serve</code> printed, or one of <code>trl token create</code>.</p>
 </main>
-<script nonce="{{.Nonce}}">
+<script nonce="{NONCE}">
 try {
   document.documentElement.dataset.theme = JSON.parse(localStorage.getItem("trl.settings"))?.theme; // as the person chose on the page
 } catch {}
@@ -60,18 +60,18 @@ const enter = () => {
 addEventListener("hashchange", enter); // the link was pasted where this page is already
 enter();
 </script>
-`))
+`
 
 // enteredPage stores in the browser the path of its cookie, and goes on to the terminal. The path is not in a fragment, because anybody could make a
 // link with one.
-var enteredPage = template.Must(template.New("entered").Parse(`<!doctype html>
+const enteredPage = `<!doctype html>
 <html lang="en"><meta charset="utf-8"><title>trl</title>
-<p><a href="/">Logged in.</a></p>
-<script nonce="{{.Nonce}}">
-localStorage.setItem("trl.at", {{.At}});
+<p><a href="/" data-at="{AT}">Logged in.</a></p>
+<script nonce="{NONCE}">
+localStorage.setItem("trl.at", document.querySelector("a").dataset.at);
 location.replace("/");
 </script>
-`))
+`
 
 // serveHome serves the web terminal. The page is no secret; it asks whether the browser is logged in. A cookie that comes with this request has a
 // path for which the browser would send it to every server on this host, so serveHome deletes it.
@@ -115,26 +115,35 @@ func (s *Server) serveAsset(w http.ResponseWriter, r *http.Request) {
 	ui.ServeAsset(w, r)
 }
 
-// pageOf is the data of the login pages.
-type pageOf struct {
-	Nonce, Provider string
-	At              string // the path of the login's cookie
-	Said            string // why the last attempt failed
-}
-
 func (s *Server) showLogin(w http.ResponseWriter, _ *http.Request) {
-	s.renderPage(w, loginPage, http.StatusOK, pageOf{})
+	s.showLoginPage(w, http.StatusOK, "")
 }
 
-func (s *Server) renderPage(w http.ResponseWriter, t *template.Template, status int, p pageOf) {
-	p.Nonce, p.Provider = rand.Text(), s.auth.ProviderName()
+// showLoginPage shows the form, and why the last attempt failed.
+func (s *Server) showLoginPage(w http.ResponseWriter, status int, why string) {
+	provider := ""
+	if name := s.auth.ProviderName(); name != "" {
+		provider = `<a class="provider" href="/login/oidc">Log in with ` + html.EscapeString(name) + `</a>`
+	}
+	writePage(w, status, loginPage, "{PROVIDER}", provider, "{SAID}", html.EscapeString(why))
+}
+
+// showEntered goes on to the terminal; path is that of the login's cookie.
+func showEntered(w http.ResponseWriter, path string) {
+	writePage(w, http.StatusOK, enteredPage, "{AT}", html.EscapeString(path))
+}
+
+// writePage answers with a page whose only scripts and styles are its own. values are names in the text, each with the HTML that comes in its place.
+// There is no html/template in trl: with text/template, which it needs, Go's linker must keep every exported method of every type.
+func writePage(w http.ResponseWriter, status int, page string, values ...string) {
+	nonce := rand.Text()
 	h := w.Header()
 	h.Set("Content-Type", "text/html; charset=utf-8")
-	h.Set("Content-Security-Policy", "default-src 'none'; script-src 'nonce-"+p.Nonce+"'; style-src 'nonce-"+p.Nonce+
+	h.Set("Content-Security-Policy", "default-src 'none'; script-src 'nonce-"+nonce+"'; style-src 'nonce-"+nonce+
 		"'; connect-src 'self'; form-action 'self'; base-uri 'none'; frame-ancestors 'none'")
 	h.Set("Referrer-Policy", "same-origin") // with "no-referrer" browsers post the form with the Origin "null", which is refused
 	w.WriteHeader(status)
-	t.Execute(w, p)
+	_, _ = strings.NewReplacer(append(values, "{NONCE}", nonce)...).WriteString(w, page)
 }
 
 // login checks a token or a JWT and logs the browser in: the browser gets a cookie of its own, which allows the same for no longer.
@@ -150,7 +159,7 @@ func (s *Server) login(w http.ResponseWriter, r *http.Request) {
 		if no != nil && form {
 			status, words := no.Answer(w.Header())
 			auth.Challenge(w.Header(), status)
-			s.renderPage(w, loginPage, status, pageOf{Said: strings.ToUpper(words[:1]) + words[1:] + "."})
+			s.showLoginPage(w, status, strings.ToUpper(words[:1])+words[1:]+".")
 			return
 		}
 		if no != nil {
@@ -168,7 +177,7 @@ func (s *Server) login(w http.ResponseWriter, r *http.Request) {
 			return
 		}
 		if form {
-			s.renderPage(w, enteredPage, http.StatusOK, pageOf{At: path})
+			showEntered(w, path)
 			return
 		}
 		w.Header().Set("Location", path)
@@ -215,5 +224,5 @@ func (s *Server) finishOIDC(w http.ResponseWriter, r *http.Request) {
 		s.loginNotStored(w, err)
 		return
 	}
-	s.renderPage(w, enteredPage, http.StatusOK, pageOf{At: path})
+	showEntered(w, path)
 }

@@ -86,7 +86,6 @@ func newRoot(start serve.Startup) *cobra.Command {
 		SilenceUsage:      true,
 		DisableAutoGenTag: true,
 	}
-	root.SetVersionTemplate("trl {{.Version}}\n")
 	root.SetFlagErrorFunc(cmdline.FlagError)
 	root.SetHelpCommand(cmdline.NewHelp())
 	root.SetUsageFunc(cmdline.UsageWithGroups(config.GroupTitles))

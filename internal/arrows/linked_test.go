@@ -1,7 +1,11 @@
 package arrows
 
 import (
+	"os"
 	"os/exec"
+	"path/filepath"
+	"regexp"
+	"slices"
 	"strings"
 	"testing"
 )
@@ -36,6 +40,30 @@ func TestKeeperLinksLittle(t *testing.T) {
 			if ours == no || strings.HasPrefix(ours, no+"/") {
 				t.Errorf("the keeper links %s", ours)
 			}
+		}
+	}
+}
+
+// With text/template Go's linker keeps every exported method of every type: 3.4 MB. cobra has it, but uses it only for templates that a program sets.
+func TestTemplatesAreNotLinked(t *testing.T) {
+	out, err := exec.Command("go", "list", "-deps", "-f", `{{.ImportPath}}{{range .Imports}} {{.}}{{end}}`, module+"/cmd/trl").CombinedOutput()
+	if err != nil {
+		t.Fatalf("%v: %s", err, out)
+	}
+	for line := range strings.Lines(string(out)) {
+		names := strings.Fields(line)
+		if from := names[0]; from != "github.com/spf13/cobra" && from != "html/template" && slices.ContainsFunc(names[1:], func(s string) bool { return s == "text/template" || s == "html/template" }) {
+			t.Errorf("%s imports templates", from)
+		}
+	}
+	sets := regexp.MustCompile(`\.Set(Version|Help|Usage)Template\(`)
+	for _, name := range productFiles(t) {
+		text, err := os.ReadFile(filepath.Join(root, name))
+		if err != nil {
+			t.Fatal(err)
+		}
+		if sets.Match(text) {
+			t.Errorf("%s sets a template of cobra", name)
 		}
 	}
 }

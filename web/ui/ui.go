@@ -8,7 +8,7 @@ import (
 	"embed"
 	"encoding/hex"
 	"fmt"
-	"html/template"
+	"io"
 	"net/http"
 	"path"
 	"strings"
@@ -20,8 +20,6 @@ import (
 //go:embed index.html dist/app.js dist/app.css icon.svg
 var files embed.FS
 
-var index = template.Must(template.ParseFS(files, "index.html"))
-
 // asset is one file as it goes out. Its address has its hash in it, so that browsers keep it for ever and never have an old one.
 type asset struct {
 	kind  string
@@ -29,26 +27,32 @@ type asset struct {
 	gzip  func() []byte // made once
 }
 
-// load gives the assets by address, and their addresses by name. When they are first wanted: this package is part of every
-// process of trl, and most have no page.
-var load = sync.OnceValues(func() (byAddress map[string]asset, byName map[string]string) {
-	byAddress, byName = map[string]asset{}, map[string]string{}
+// load gives the assets by address, and the page with their addresses in it. When they are first wanted: this package is part of every process of
+// trl, and most have no page.
+var load = sync.OnceValues(func() (byAddress map[string]asset, page string) {
+	byAddress = map[string]asset{}
+	var addresses []string
 	for name, kind := range map[string]string{
 		"dist/app.js":  "text/javascript; charset=utf-8",
 		"dist/app.css": "text/css; charset=utf-8",
 		"icon.svg":     "image/svg+xml",
 	} {
-		text, err := files.ReadFile(name)
-		if err != nil {
-			panic(err) // embedded: it is there
-		}
+		text := read(name)
 		sum := sha256.Sum256(text)
 		address := "/ui/" + hex.EncodeToString(sum[:6]) + "/" + path.Base(name)
-		byName[strings.ReplaceAll(path.Base(name), ".", "_")] = address
+		addresses = append(addresses, "{"+path.Base(name)+"}", address)
 		byAddress[address] = asset{kind, text, sync.OnceValue(func() []byte { return gzipped(text) })}
 	}
-	return byAddress, byName
+	return byAddress, strings.NewReplacer(addresses...).Replace(string(read("index.html")))
 })
+
+func read(name string) []byte {
+	text, err := files.ReadFile(name)
+	if err != nil {
+		panic(err) // embedded: it is there
+	}
+	return text
+}
 
 func gzipped(text []byte) []byte {
 	var b bytes.Buffer
@@ -66,8 +70,8 @@ func ServePage(w http.ResponseWriter, nonce string) {
 	h.Set("Content-Security-Policy", "default-src 'none'; script-src 'self'; style-src 'self' 'nonce-"+nonce+
 		"'; connect-src 'self'; img-src 'self'; manifest-src 'none'; form-action 'self'; base-uri 'none'; frame-ancestors 'none'; require-trusted-types-for 'script'; trusted-types 'none'")
 	h.Set("Permissions-Policy", "camera=(), microphone=(), geolocation=(), clipboard-read=(self), clipboard-write=(self)")
-	_, addresses := load()
-	index.Execute(w, map[string]any{"Nonce": nonce, "At": addresses})
+	_, page := load()
+	_, _ = io.WriteString(w, strings.ReplaceAll(page, "{NONCE}", nonce))
 }
 
 // ServeAsset answers with a file of the page.

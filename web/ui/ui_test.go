@@ -10,16 +10,16 @@ import (
 // TestPageIsSmall: all that a browser loads, as it goes over the wire.
 func TestPageIsSmall(t *testing.T) {
 	total := 0
-	_, addresses := load()
-	for name, address := range addresses {
+	assets, _ := load()
+	for address := range assets {
 		r := httptest.NewRequest("GET", address, nil)
 		r.Header.Set("Accept-Encoding", "gzip")
 		w := httptest.NewRecorder()
 		ServeAsset(w, r)
 		if w.Code != http.StatusOK || w.Header().Get("Content-Encoding") != "gzip" {
-			t.Errorf("%s: %d %v", name, w.Code, w.Header())
+			t.Errorf("%s: %d %v", address, w.Code, w.Header())
 		}
-		t.Logf("%s: %d bytes", name, w.Body.Len())
+		t.Logf("%s: %d bytes", address, w.Body.Len())
 		total += w.Body.Len()
 	}
 	if most := 250 << 10; total > most {
@@ -42,7 +42,11 @@ func TestPolicyIsStrict(t *testing.T) {
 			t.Errorf("%q in %q", never, policy)
 		}
 	}
-	if body := w.Body.String(); strings.Contains(body, "<style") || strings.Contains(body, "style=") || strings.Contains(body, "//") {
+	body := w.Body.String()
+	if assets, _ := load(); strings.Count(body, `"/ui/`) != len(assets) || !strings.Contains(body, `nonce="N0NCE"`) || strings.ContainsAny(body, "{}") {
+		t.Errorf("not every address and the nonce, or a name in place of one: %s", body)
+	}
+	if strings.Contains(body, "<style") || strings.Contains(body, "style=") || strings.Contains(body, "//") {
 		t.Errorf("inline style or an outside address: %s", body)
 	}
 }
