@@ -67,14 +67,14 @@ func TestFloodOfMarksIsCheap(t *testing.T) {
 	p := g.open()
 	session := eval[string](p, `trl.connection.call("session.create", {}).then((s) => s.session_id)`)
 	term := eval[string](p, fmt.Sprintf(`trl.connection.call("term.open", {session_id: %q, cols: 80, rows: 24, command: %q}).then((t) => t.term_id)`, session,
-		`bash -c 'printf "\e]133;A\a\e]133;C\a\e]133;D;%d\a" {1..20000}'; sleep 1000`))
+		`bash -c 'printf "\e]133;A\a\e]133;C\a\e]133;D;%d\a" {1..6000}'; sleep 1000`))
 	p.run(fmt.Sprintf(`trl.workspace.openAddress("term/%s/%s")`, session, term))
 	const blocks = `trl.tabs.current.marks.blocks`
-	p.until("the last mark has come", blocks+`.at(-1)?.exit === 20000`)
-	if got := eval[string](p, `JSON.stringify([`+blocks+`.length, `+blocks+`[0].exit, trl.tabs.current.xterm.markers.length <= 3 * `+blocks+`.length])`); got != "[1000,19001,true]" {
+	p.until("the last mark has come", blocks+`.at(-1)?.exit === 6000`)
+	if got := eval[string](p, `JSON.stringify([`+blocks+`.length, `+blocks+`[0].exit, trl.tabs.current.xterm.markers.length <= 3 * `+blocks+`.length])`); got != "[1000,5001,true]" {
 		t.Errorf("number of commands, exit code of the first, and whether no other markers are left: %s", got)
 	}
-	p.until("the bar shows the last command", `/exit 20000/.test(document.querySelector(".readout .exit")?.textContent)`)
+	p.until("the bar shows the last command", `/exit 6000/.test(document.querySelector(".readout .exit")?.textContent)`)
 }
 
 // TestCtrlCInAFlood: at most 512 KiB come to the page between Ctrl-C and its echo. The page draws 300 kB per second here.

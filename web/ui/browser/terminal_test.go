@@ -132,7 +132,7 @@ func TestWholeFloodIsDrawn(t *testing.T) {
 	g := serve(t)
 	p := g.open()
 	p.newTerminal()
-	p.enter("head -c 6000000 /dev/zero | base64; echo done") // 8 MB: 32 windows
+	p.enter("head -c 1500000 /dev/zero | base64; echo done") // 2 MB: 8 windows. The page draws 300 kB per second on two free cores
 	p.until("the end of the output appears", `/^done$/m.test(`+tail+`)`)
 	if eval[bool](p, `/not kept|no longer kept/.test(`+text+`)`) {
 		t.Error("bytes were skipped")
