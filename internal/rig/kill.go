@@ -87,7 +87,8 @@ func (g *Server) Upgrade(t testing.TB) {
 	})
 }
 
-// Freeze stops the gateway until it is killed or the test ends.
+// Freeze stops the gateway until it is killed or the test ends. It returns when all threads stand still: on a busy machine, others run on for a while
+// before the one that gets the signal stops them.
 func (g *Server) Freeze(t testing.TB) {
 	t.Helper()
 	pid := g.GatewayPid()
@@ -95,6 +96,14 @@ func (g *Server) Freeze(t testing.TB) {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { _ = syscall.Kill(pid, syscall.SIGCONT) })
+	testkit.Eventually(t, "the gateway stands still", func() bool {
+		threads, err := filepath.Glob(fmt.Sprintf("/proc/%d/task/*/stat", pid))
+		return err == nil && len(threads) > 0 && !slices.ContainsFunc(threads, func(path string) bool {
+			text, err := os.ReadFile(path)
+			_, rest, _ := strings.Cut(string(text), ") ")
+			return err == nil && !strings.HasPrefix(rest, "T")
+		})
+	})
 }
 
 // ReplaceGateway kills the gateway and waits until another one serves.
