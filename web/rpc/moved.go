@@ -181,9 +181,7 @@ func (k *call) search(mark string, e *protocol.Error) (any, bool, error) {
 	switch {
 	case err != nil: // it may have moved
 		return nil, false, err
-	case epoch == "" || epoch == c.srv.pool.Epoch() && !c.srv.pool.Has(mark):
-		return nil, false, e
-	case k.remote != nil && k.remote.relay != nil && k.remote.relay.epoch == epoch: // which has just answered
+	case epoch == "" || epoch == c.srv.pool.Epoch() && !c.srv.pool.Has(mark), k.remote != nil && k.remote.relay != nil && k.remote.relay.epoch == epoch: // which has just answered
 		return nil, false, e
 	}
 	c.srv.moved.Note(mark, epoch)
@@ -242,6 +240,9 @@ func (k *call) again(epoch string) (any, bool, error) {
 func (k *call) follow(fault *protocol.Error) bool {
 	c, rm := k.c, k.remote
 	epoch, _ := fault.Details["epoch"].(string)
+	if epoch == "" && rm.relay != nil { // the session left that node while it answered; now the node knows where to
+		epoch = rm.relay.epoch
+	}
 	if k.moves++; epoch == "" || k.moves > maxMoves || time.Since(k.receivedAt) > c.srv.moveWait {
 		c.spawn(k.method, func() { k.answer(nil, cluster.StillMoves()) }) // as below
 		return true
@@ -250,12 +251,11 @@ func (k *call) follow(fault *protocol.Error) bool {
 	c.srv.moved.Note(session, epoch)
 	k.kept = rm.msg
 	again := func() (any, bool, error) { return k.again(epoch) }
-	if epoch == c.relays.self { // carrying it out may take long
-		here := again
+	if here := again; epoch == c.relays.self { // carrying it out may take long
 		again = func() (any, bool, error) { return k.inOrder(session, true, here) }
 	}
 	if data, pending, err := k.recoverPanic(again); !pending {
-		c.spawn(k.method, func() { k.answer(data, err) }) // waits for the Outbox; ends with the socket
+		c.spawn(k.method, func() { k.runAndAnswer(func() (any, bool, error) { return data, false, err }) }) // waits for the Outbox, or until the session has arrived here; ends with the socket
 	}
 	return true
 }
