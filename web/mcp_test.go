@@ -112,7 +112,7 @@ func TestToolsKeepTheConnection(t *testing.T) {
 
 // TestToolsAndLargeBodies: an unfinished request has a place among the clients, and as much time as one to /v1/rpc.
 func TestToolsAndLargeBodies(t *testing.T) {
-	g := start(t, withTokens, func(c *Config) { c.MaxConns, c.MaxConnsOfPrincipal, c.stall = 10, 2, 3*time.Second })
+	g := start(t, withTokens, func(c *Config) { c.MaxConns, c.MaxConnsOfPrincipal, c.stall = 10, 2, 10*time.Second })
 	half := func() net.Conn {
 		c, err := net.Dial("tcp", g.Addr())
 		if err != nil {

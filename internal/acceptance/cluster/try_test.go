@@ -36,7 +36,7 @@ func TestClusterToTry(t *testing.T) {
 	if err != nil {
 		t.Fatalf("%v\n%s", err, out)
 	}
-	for _, want := range []string{`(?m)^n1 \*  ready`, `(?m)^n2    ready`, `(?m)^n3    ready`, `x is 1`, `(?m)^sessions +1 of \d+ `, `(?m)^s-\S+ +here .* n3$`, `(?m)^s-\S+ +default .* n2$`} {
+	for _, want := range []string{`(?m)^n1 \*  ready`, `(?m)^n2    ready`, `(?m)^n3    ready`, `x is 1`, `(?m)^sessions +1 of \d+ `, `(?m)^s-\S+ +here .* n3 +-$`, `(?m)^s-\S+ +default .* n2 +zone=z2$`} {
 		if !regexp.MustCompile(want).Match(out) {
 			t.Errorf("no %q in\n%s", want, out)
 		}
