@@ -16,7 +16,6 @@ import (
 	"time"
 
 	"trl/client"
-	"trl/internal/serve"
 	"trl/internal/testkit"
 )
 
@@ -223,8 +222,8 @@ func TestStopEndsAHundredBusySessions(t *testing.T) {
 	if left := running(t, "sleep", nap); len(left) > 0 {
 		t.Errorf("%d processes left: %v", len(left), left)
 	}
-	// 8 s is the promise; the rest is for a machine that has other work.
-	if took := time.Since(start); took > 3*serve.StopTimeout {
+	// 8 s is the promise; the rest is for a machine that has other work. Without cgroups the keeper looks for each session's processes among all orphans.
+	if took := time.Since(start); took > patience {
 		t.Errorf("took %s", took)
 	} else {
 		t.Logf("took %s", took)

@@ -36,6 +36,9 @@ import (
 // hundred process trees on a busy machine.
 const StopTimeout = 8 * time.Second
 
+// byeTimeout is how long the keeper, after a stop, has to answer that it knows of it. Both together are less than the keeper's gatewayStopTimeout.
+const byeTimeout = 2 * time.Second
+
 // handoverTimeout is the time in which clients are told to connect again. Nobody serves during that time.
 const handoverTimeout = time.Second
 
@@ -382,7 +385,9 @@ func (g *gateway) shutDown() error {
 	g.settings.Web.Audit.Append(audit.Entry{Action: audit.ActionStop, Outcome: "ok", DurationMS: float64(took.Milliseconds())})
 	g.log.Debug().Dur("took_ms", took).Msg("stopped")
 	if g.keeperClient != nil && g.serveErr == nil {
-		return g.keeperClient.Bye()
+		soon, cancel := context.WithTimeout(context.Background(), byeTimeout) // the sessions' ends may be before it in the keeper's queue
+		defer cancel()
+		return g.keeperClient.Bye(soon)
 	}
 	return g.serveErr
 }

@@ -116,7 +116,7 @@ func actGateway(mode string) {
 		}
 		fmt.Println("remembered")
 	case "bye":
-		fmt.Println(c.Bye())
+		fmt.Println(c.Bye(context.Background()))
 		os.Exit(0)
 	case "deaf":
 		select {}
@@ -128,7 +128,7 @@ func actGateway(mode string) {
 				os.Exit(9)
 			}
 		}
-		_ = c.Bye()
+		_ = c.Bye(context.Background())
 		os.Exit(0)
 	case "mask":
 		scope := openCell(c, "s-1")
@@ -167,7 +167,7 @@ func actGateway(mode string) {
 		for must(c.Numbers()).ZombiesReaped < 2 {
 			time.Sleep(time.Millisecond)
 		}
-		fmt.Println("reaped", os.Getppid(), c.Bye())
+		fmt.Println("reaped", os.Getppid(), c.Bye(context.Background()))
 		os.Exit(0)
 	case "many": // 200 children, half of which end while we live
 		scope := openCell(c, "s-1")
@@ -215,7 +215,7 @@ func actGateway(mode string) {
 	}
 	select {
 	case <-told:
-		fmt.Println("told", c.Bye())
+		fmt.Println("told", c.Bye(context.Background()))
 		os.Exit(0)
 	case <-c.Done():
 		os.Exit(9)

@@ -218,10 +218,20 @@ func (c *Client) Ready() error {
 	return err
 }
 
-// Bye tells the keeper that this gateway will exit with status 0, and that everything must end with it.
-func (c *Client) Bye() error {
-	_, _, err := c.Call(wire.Message{Op: wire.OpBye})
-	return err
+// Bye tells the keeper that this gateway will exit with status 0, and that everything must end with it. It returns when the keeper has heard that, or when
+// ctx is done: the keeper reads it when it comes to it, and one that ends itself need not know.
+func (c *Client) Bye(ctx context.Context) error {
+	k, err := c.sendRequest(wire.Message{Op: wire.OpBye}, nil, nil)
+	if err != nil {
+		return err
+	}
+	select {
+	case <-k.answered:
+		_, _, err := k.result()
+		return err
+	case <-ctx.Done():
+		return nil
+	}
 }
 
 // Remember sends the keeper a text for the gateway that replaces this one if this one dies. That gateway gets it from Remembered. The
