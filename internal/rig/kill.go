@@ -97,11 +97,11 @@ func (g *Server) Freeze(t testing.TB) {
 	}
 	t.Cleanup(func() { _ = syscall.Kill(pid, syscall.SIGCONT) })
 	testkit.Eventually(t, "the gateway stands still", func() bool {
-		threads, err := filepath.Glob(fmt.Sprintf("/proc/%d/task/*/stat", pid))
-		return err == nil && len(threads) > 0 && !slices.ContainsFunc(threads, func(path string) bool {
-			text, err := os.ReadFile(path)
-			_, rest, _ := strings.Cut(string(text), ") ")
-			return err == nil && !strings.HasPrefix(rest, "T")
+		threads, err := os.ReadDir(fmt.Sprintf("/proc/%d/task", pid))
+		return err == nil && len(threads) > 0 && !slices.ContainsFunc(threads, func(thread os.DirEntry) bool {
+			id, _ := strconv.Atoi(thread.Name())
+			state, _, _, there := ProcStat(id)
+			return there && state != 'T'
 		})
 	})
 }
