@@ -84,12 +84,11 @@ func (t *Terminal) interactive(k *dialect.Dialect, cfg ShellConfig, spec Termina
 	case "":
 		return "", nil, nil
 	case "bash":
-		rc, err := "", error(nil)
+		startup := t.rc
 		if inherits {
-			rc, err = t.inheritedRC(dialect.MarksBash, spec.Nonce)
-		} else {
-			rc, err = t.rc(dialect.MarksBash, spec.Nonce)
+			startup = t.inheritedRC
 		}
+		rc, err := startup(dialect.MarksBash, spec.Nonce)
 		return "", []string{path, "--rcfile", rc, "-i"}, err
 	case "fish":
 		rc, err := t.rc(dialect.MarksFish, spec.Nonce)

@@ -21,7 +21,7 @@ type trl struct {
 	address string
 }
 
-// trlConn is a connection with one session. kind is the letter of the events that are its output: exec or term.
+// trlConn is a connection with one session.
 type trlConn struct {
 	ctx     context.Context
 	c       *websocket.Conn
