@@ -166,7 +166,7 @@ func (r *run) stepAbort(now time.Time) {
 	}
 	if e.kill && now.After(e.deadline) {
 		_ = r.p.child.Signal(syscall.SIGKILL)
-		if now.Sub(e.deadline) > abortTimeout && waitsForPipe(r.p.child.Pid()) { // another process of the session holds that pipe's lock
+		if now.Sub(e.deadline) > abortTimeout && procfs.WaitsForPipe(r.p.child.Pid()) { // another process of the session holds that pipe's lock
 			r.s.currentGroup().Signal(syscall.SIGKILL)
 		}
 	}

@@ -292,6 +292,12 @@ func (s *Shell) Revive() (lost []string, err error) {
 
 // makeReady waits until the shell answers again after an abort. It restores a shell that is dead or does not answer.
 func (s *Shell) makeReady(r *run, o *Outcome) {
+	r.c.setTarget(watchdogTarget{})
+	defer func() {
+		if p := s.proc(); p != nil { // the pipes are still to be closed, which may be held up
+			r.c.setTarget(watchdogTarget{s, p, p.scope})
+		}
+	}()
 	if !r.died {
 		if r.p.barrier(r.seq, abortTimeout) {
 			return

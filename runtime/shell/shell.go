@@ -381,6 +381,7 @@ func (s *Shell) Run(c *Command) Outcome {
 			o.Restored, o.Lost = o.Restored || restored, Union(lost, o.Lost)
 			return o
 		}
+		c.setTarget(watchdogTarget{})
 		if !p.dead() { // a resumed command that had not begun
 			continue
 		}

@@ -2,7 +2,7 @@ package shell
 
 import (
 	"os"
-	"strings"
+	"sync"
 	"syscall"
 	"time"
 
@@ -23,6 +23,7 @@ type watchdog struct {
 type watched struct {
 	pipeCalls        *stream.Calls // the shell's counter, set by attachRun
 	began            time.Time     // when the command began, from which Timeout counts
+	acting           sync.Mutex    // a watchdog has it while it acts on target; it is locked before the command's mu
 	target           watchdogTarget
 	watchdog         *watchdog   // nil: none runs
 	watchdogTimer    *time.Timer // starts a watchdog when a timeout is over; nil: none
@@ -41,8 +42,11 @@ type watchdogTarget struct {
 	scope own.KeptScope // holds what the command started
 }
 
-// setTarget sets the target of the command's watchdog.
+// setTarget sets the target of the command's watchdog; a zero t lets it do nothing. Afterwards the watchdog sends no more signals to the
+// old target. Run calls it before it starts another shell, which the watchdog would kill with the session's other processes.
 func (c *Command) setTarget(t watchdogTarget) {
+	c.acting.Lock()
+	defer c.acting.Unlock()
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.target = t
@@ -99,7 +103,7 @@ func (c *Command) watchdogLoop(g *watchdog) {
 		}
 		now := time.Now()
 		was := call
-		if call = c.pipeCalls.Count(); call != was || call%2 == 0 || !waitsForPipe(os.Getpid()) {
+		if call = c.pipeCalls.Count(); call != was || call%2 == 0 || !procfs.WaitsForPipe(os.Getpid()) {
 			since = time.Time{}
 		} else if since.IsZero() {
 			since = now.Add(-watchdogInterval)
@@ -111,28 +115,6 @@ func (c *Command) watchdogLoop(g *watchdog) {
 			c.watchdogAct(&e, now, since)
 		}
 	}
-}
-
-// waitsForPipe tells whether a thread of the process waits for a pipe's lock, by the kernel function that it sleeps in
-// (/proc/PID/task/TID/wchan). If the function is unknown, a thread in an uninterruptible sleep counts.
-func waitsForPipe(pid int) bool {
-	tasks := procfs.Path(pid, "/task")
-	dir, err := os.ReadDir(tasks)
-	if err != nil {
-		return false
-	}
-	for _, task := range dir {
-		path := tasks + "/" + task.Name()
-		stat, _ := os.ReadFile(path + "/stat")
-		if p, ok := procfs.ParseStat(stat); !ok || p.State != 'D' {
-			continue
-		}
-		text, _ := os.ReadFile(path + "/wchan")
-		if in := string(text); in == "" || in == "0" || strings.Contains(in, "pipe") || strings.Contains(in, "splice") || strings.Contains(in, "fifo") {
-			return true
-		}
-	}
-	return false
 }
 
 // watchdogIdle returns true if the watchdog is no longer needed: there is no request, and no timeout is over. It then arms the timer
@@ -165,6 +147,8 @@ func (c *Command) timedOutLocked(now, since time.Time) string {
 // watchdogAct does one step of what a blocked Run cannot do: it sends the requested signals and ends what the command started. Run does
 // the rest when its call returns.
 func (c *Command) watchdogAct(e *abort, now, since time.Time) {
+	c.acting.Lock()
+	defer c.acting.Unlock()
 	c.mu.Lock()
 	t, signals, grace := c.target, c.signals, c.Grace
 	if t.p == nil { // the shell is being restored

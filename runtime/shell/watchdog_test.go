@@ -1,6 +1,7 @@
 package shell
 
 import (
+	"os"
 	"strings"
 	"syscall"
 	"testing"
@@ -83,6 +84,34 @@ func TestShellThatHoldsItsPipe(t *testing.T) {
 		r := s.wait(done)
 		if !r.Cancelled || !r.Restored || r.Lost != nil {
 			t.Errorf("%+v, lost %v", r.Outcome, r.Lost)
+		}
+		s.want("echo $X", "kept\n")
+	})
+}
+
+// A shell that is started while a watchdog still kills the session's processes is not killed with them.
+func TestWatchdogSparesTheNextShell(t *testing.T) {
+	eachShell(t, func(t *testing.T, s *session) {
+		s.run("X=kept")
+		testkit.Eventually(t, "the shell has said what its state is", func() bool { s.SnapshotIfDue(); return !s.state.Wanted() && !s.state.Pending() })
+		began := t.TempDir() + "/began"
+		c := NewCommand(": >" + began + "; sleep 1000")
+		done := s.start(c)
+		testkit.Eventually(t, "the command runs", func() bool { _, err := os.Stat(began); return err == nil })
+		old := s.proc()
+		c.acting.Lock() // as a watchdog does
+		_ = old.child.Signal(syscall.SIGKILL)
+		<-old.child.Exited()
+		for range 20 {
+			if time.Sleep(5 * time.Millisecond); s.proc() != old {
+				t.Error("another shell has been started")
+				break
+			}
+		}
+		s.currentGroup().Signal(syscall.SIGKILL)
+		c.acting.Unlock()
+		if r := s.wait(done); !r.Restored || r.Lost != nil {
+			t.Errorf("%v", r.Outcome)
 		}
 		s.want("echo $X", "kept\n")
 	})
