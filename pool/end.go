@@ -112,6 +112,9 @@ func (s *Session) finish(queue []*Exec) {
 	if shell != nil {
 		shell.CloseLogs()
 	}
+	if !forget && !s.HasMoved() { // who knows of the end finds it counted
+		p.metrics.SessionsEnded.WithLabelValues(string(reason)).Inc()
+	}
 	<-freed // a client that has seen the end may use the name anywhere
 	close(s.ended)
 	if shell == nil {
@@ -124,7 +127,6 @@ func (s *Session) finish(queue []*Exec) {
 		s.log.Info().Msg("session has moved to another node")
 		return
 	}
-	p.metrics.SessionsEnded.WithLabelValues(string(reason)).Inc()
 	p.config.Load().OnEnd(ends.End{Owner: s.owner, Session: s.id, Kind: ends.Session, Reason: string(reason), RequestedAt: s.created, StartedAt: s.created, EndedAt: s.final.at})
 	s.log.Info().Str("reason", string(reason)).Dur("duration_ms", clock.Elapsed(s.created, time.Now())).Int64("commands", commands).Int64("bytes", bytes).Msg("session ended")
 }

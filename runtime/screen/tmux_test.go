@@ -129,7 +129,8 @@ func TestScreenIsWhatTmuxShowsOfAnything(t *testing.T) {
 				break
 			}
 			if time.Now().After(end) {
-				t.Fatal("tmux has not read it")
+				t.Fatalf("tmux has not read case %d of seed %d: %q shows %s%s", i, seed, all, call("capture-pane", "-p", "-t", pane),
+					call("display", "-p", "-t", pane, "dead #{pane_dead} #{pane_dead_status} #{pane_current_command} in mode #{pane_in_mode} title #{pane_title}"))
 			}
 		}
 		got := New(cols, rows)
