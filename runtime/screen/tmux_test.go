@@ -97,7 +97,7 @@ func TestScreenIsWhatTmuxShowsOfAnything(t *testing.T) {
 	seed := time.Now().UnixNano()
 	r := rand.New(rand.NewSource(seed))
 	config, socket := filepath.Join(dir, "conf"), filepath.Join(dir, "s")
-	if err := os.WriteFile(config, []byte("set -g status off\nset -g history-limit 0\nset -g remain-on-exit on\n"), 0o600); err != nil {
+	if err := os.WriteFile(config, []byte("set -g default-shell /bin/sh\nset -g status off\nset -g history-limit 0\nset -g remain-on-exit on\n"), 0o600); err != nil {
 		t.Fatal(err)
 	}
 	call := func(args ...string) string {
