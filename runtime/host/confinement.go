@@ -269,7 +269,8 @@ func (t *confinement) limitByProgram(pid, resource int, l unix.Rlimit) error {
 	var child int
 	err = ForkOutsideSessions(func() (err error) {
 		child, err = syscall.ForkExec("/proc/self/fd/"+strconv.Itoa(program), []string{"trl-limit"}, &syscall.ProcAttr{
-			Dir: "/", Files: []uintptr{r.Fd()}, Sys: &syscall.SysProcAttr{Credential: &syscall.Credential{Uid: t.uid, Gid: t.gid}},
+			Dir: "/", Files: []uintptr{r.Fd()},
+			Sys: &syscall.SysProcAttr{Setsid: true, Credential: &syscall.Credential{Uid: t.uid, Gid: t.gid}}, // else a kill of our process group could meet it
 		})
 		return err
 	})

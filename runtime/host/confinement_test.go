@@ -185,3 +185,24 @@ func TestMarksCannotBeGuessed(t *testing.T) {
 		t.Fatal(err)
 	}
 }
+
+// TestLimitProgramIsOutOfOurGroup: the program that runs as a session's user has a process session of its own, so a KILL for trl's process group does not
+// meet it.
+func TestLimitProgramIsOutOfOurGroup(t *testing.T) {
+	if os.Geteuid() != 0 {
+		t.Skip("not run: only root can start processes of another user")
+	}
+	testkit.StartsProcesses(t)
+	asks, err := os.Open(testkit.TestBinary) // TestMain answers
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer asks.Close()
+	real := limitProgram
+	limitProgram = func() (int, error) { return int(asks.Fd()), nil }
+	defer func() { limitProgram = real }()
+	c := &confinement{uid: 65534, gid: 65534}
+	if err := c.limitByProgram(1, unix.RLIMIT_NPROC, unix.Rlimit{}); err != nil {
+		t.Error(err)
+	}
+}

@@ -9,6 +9,7 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/rs/zerolog"
+	"golang.org/x/sys/unix"
 
 	"trl/internal/testkit"
 	"trl/metrics"
@@ -17,6 +18,12 @@ import (
 )
 
 func TestMain(m *testing.M) {
+	if os.Args[0] == "trl-limit" { // see TestLimitProgramIsOutOfOurGroup
+		if sid, _ := unix.Getsid(0); sid != os.Getpid() {
+			os.Exit(int(unix.EXDEV))
+		}
+		os.Exit(0)
+	}
 	testkit.ActAwkward(map[string]func(string){
 		"instance":       actInstance,
 		"instance-ports": func(string) { actFIFOs() },
