@@ -322,7 +322,7 @@ func TestMemoryLimitKillsTheShell(t *testing.T) {
 	eachShellLimited(t, protocol.Limits{MemoryBytes: 48 << 20}, func(t *testing.T, s *session) {
 		s.code("v=kept", 0)
 		for range 2 {
-			testkit.Eventually(t, "the shell has said what its state is", func() bool { s.SnapshotIfDue(); return !s.state.Wanted() && !s.state.Pending() })
+			s.awaitState()
 			c := NewCommand("x=0123456789abcdef; while :; do x=$x$x; done")
 			c.Timeout = generous
 			r := s.wait(s.start(c))

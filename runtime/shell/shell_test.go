@@ -172,6 +172,12 @@ func (s *session) want(text, out string) {
 	}
 }
 
+// awaitState returns when the shell has written a snapshot of its present state.
+func (s *session) awaitState() {
+	s.t.Helper()
+	testkit.Eventually(s.t, "the shell has said what its state is", func() bool { s.SnapshotIfDue(); return !s.state.Wanted() && !s.state.Pending() })
+}
+
 func (s *session) code(text string, code int) result {
 	s.t.Helper()
 	r := s.run(text)

@@ -76,7 +76,7 @@ func TestPipeThatIsHeld(t *testing.T) {
 func TestShellThatHoldsItsPipe(t *testing.T) {
 	eachShell(t, func(t *testing.T, s *session) {
 		s.run("X=kept")
-		testkit.Eventually(t, "the shell has said what its state is", func() bool { s.SnapshotIfDue(); return !s.state.Wanted() && !s.state.Pending() })
+		s.awaitState()
 		c := NewCommand("exec " + testkit.TestBinary + " awkward hold-full /proc/self/fd/1")
 		done := s.start(c)
 		s.heldUp(func() {})
@@ -93,7 +93,7 @@ func TestShellThatHoldsItsPipe(t *testing.T) {
 func TestWatchdogSparesTheNextShell(t *testing.T) {
 	eachShell(t, func(t *testing.T, s *session) {
 		s.run("X=kept")
-		testkit.Eventually(t, "the shell has said what its state is", func() bool { s.SnapshotIfDue(); return !s.state.Wanted() && !s.state.Pending() })
+		s.awaitState()
 		began := t.TempDir() + "/began"
 		c := NewCommand(": >" + began + "; sleep 1000")
 		done := s.start(c)
