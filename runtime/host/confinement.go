@@ -270,7 +270,8 @@ func (t *confinement) limitByProgram(pid, resource int, l unix.Rlimit) error {
 	err = ForkOutsideSessions(func() (err error) {
 		child, err = syscall.ForkExec("/proc/self/fd/"+strconv.Itoa(program), []string{"trl-limit"}, &syscall.ProcAttr{
 			Dir: "/", Files: []uintptr{r.Fd()},
-			Sys: &syscall.SysProcAttr{Setsid: true, Credential: &syscall.Credential{Uid: t.uid, Gid: t.gid}}, // else a kill of our process group could meet it
+			// A kill of our process group does not meet it. In our process session the child reaper knows it as a child of other code.
+			Sys: &syscall.SysProcAttr{Setpgid: true, Credential: &syscall.Credential{Uid: t.uid, Gid: t.gid}},
 		})
 		return err
 	})

@@ -3,8 +3,10 @@ package host
 import (
 	"fmt"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"strings"
+	"syscall"
 	"testing"
 
 	"github.com/prometheus/client_golang/prometheus"
@@ -186,7 +188,7 @@ func TestMarksCannotBeGuessed(t *testing.T) {
 	}
 }
 
-// TestLimitProgramIsOutOfOurGroup: the program that runs as a session's user has a process session of its own, so a KILL for trl's process group does not
+// TestLimitProgramIsOutOfOurGroup: the program that runs as a session's user has a process group of its own, so a KILL for trl's process group does not
 // meet it.
 func TestLimitProgramIsOutOfOurGroup(t *testing.T) {
 	if os.Geteuid() != 0 {
@@ -204,5 +206,27 @@ func TestLimitProgramIsOutOfOurGroup(t *testing.T) {
 	c := &confinement{uid: 65534, gid: 65534}
 	if err := c.limitByProgram(1, unix.RLIMIT_NPROC, unix.Rlimit{}); err != nil {
 		t.Error(err)
+	}
+}
+
+// TestLimitProgramIsNoOrphan: the child reaper of a host that is alone leaves the exit code of that program to its caller.
+func TestLimitProgramIsNoOrphan(t *testing.T) {
+	if os.Geteuid() != 0 {
+		t.Skip("not run: only root can start processes of another user")
+	}
+	testkit.StartsProcesses(t)
+	otherHost(t, Config{Isolation: "none", Alone: true})
+	sleep := exec.Command("sleep", "1000")
+	sleep.SysProcAttr = &syscall.SysProcAttr{Credential: &syscall.Credential{Uid: 65534, Gid: 65534}, Pdeathsig: unix.SIGKILL}
+	if err := sleep.Start(); err != nil {
+		t.Fatal(err)
+	}
+	defer sleep.Wait()
+	defer sleep.Process.Kill()
+	c := &confinement{uid: 65534, gid: 65534}
+	for i := range uint64(300) {
+		if err := c.limitByProgram(sleep.Process.Pid, unix.RLIMIT_CORE, unix.Rlimit{Cur: 0, Max: 0}); err != nil {
+			t.Fatal("start ", i, ": ", err)
+		}
 	}
 }
