@@ -41,6 +41,7 @@ type trial struct {
 // place is where a node runs, which may be another one later.
 type place struct {
 	name  string
+	state string      // the state directory; a life of the node kills what the one before has left of its sessions
 	g     *rig.Server // nil while there is none
 	epoch string
 	link  *natsrig.Proxy // of connections from other nodes
@@ -63,7 +64,7 @@ func TestHistoryThroughFaults(t *testing.T) {
 		t.Fatal(err)
 	}
 	for i := range 3 {
-		p := &place{name: fmt.Sprint("n", i+1)}
+		p := &place{name: fmt.Sprint("n", i+1), state: t.TempDir()}
 		for _, s := range w.nodes.nats.Servers {
 			p.nats = append(p.nats, natsrig.NewProxy(t, s))
 		}
@@ -113,7 +114,7 @@ func (w *trial) startNode(p *place) {
 	for _, proxy := range p.nats {
 		nats = append(nats, proxy.URL())
 	}
-	g, err := rig.StartGateway(w.nodes.flagsAt(nats, p.name, append(flags, "--auth", "token", "--token-file", w.tokens, "--max-sessions", "64")...)...)
+	g, err := rig.StartGateway(w.nodes.flagsAt(nats, p.name, append(flags, "--state-dir", p.state, "--auth", "token", "--token-file", w.tokens, "--max-sessions", "64")...)...)
 	if err != nil {
 		w.t.Fatal(err)
 	}
