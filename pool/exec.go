@@ -319,17 +319,17 @@ func (s *Session) Current() *Exec {
 	return s.running
 }
 
-// Input writes to the stdin of a command that was started with interactive_stdin. It never waits.
-func (e *Exec) Input(p []byte, eof bool) error {
+// Input adds a piece at offset at to the stdin of a command with interactive_stdin, and returns where the input ends then. It never waits.
+func (e *Exec) Input(at int64, p []byte, eof bool) (end int64, err error) {
 	s := e.session
 	s.mu.Lock()
 	c := e.command
 	s.touchLocked(time.Now())
 	s.mu.Unlock()
 	if c == nil {
-		return command.InputFault(stream.ErrStdinClosed)
+		return command.Taken(0, stream.ErrStdinClosed)
 	}
-	return command.InputFault(c.Input(p, eof))
+	return command.Taken(c.Input(at, p, eof))
 }
 
 // Cancel ends the command: TERM, grace, KILL. A waiting command is taken out of the queue. done is closed when the command has ended; was is false

@@ -16,6 +16,7 @@ import (
 	"trl/pool/retained"
 	"trl/protocol"
 	"trl/runtime/journal"
+	"trl/runtime/stream"
 )
 
 func TestResultText(t *testing.T) {
@@ -91,7 +92,7 @@ func TestPartialThenRest(t *testing.T) {
 			b, _ := base64.StdEncoding.DecodeString(x.Stdout)
 			text = string(b)
 		}
-		if err := e.Input([]byte("\n"), false); err != nil {
+		if _, err := e.Input(stream.Anywhere, []byte("\n"), false); err != nil {
 			t.Fatal(err)
 		}
 		testkit.Eventually(t, "more", func() bool { x, _ = e.Since(offset); return e.Journal().Size() == offset+5 })
@@ -101,7 +102,7 @@ func TestPartialThenRest(t *testing.T) {
 		}
 		b, _ := base64.StdEncoding.DecodeString(x.Stdout)
 		text, offset = text+string(b), *x.NextOffset
-		if err := e.Input([]byte("\n"), true); err != nil {
+		if _, err := e.Input(stream.Anywhere, []byte("\n"), true); err != nil {
 			t.Fatal(err)
 		}
 		wait(t, "end", e.Done())
@@ -122,7 +123,8 @@ func TestPartialThenRest(t *testing.T) {
 		}
 		_, err = e.Since(1 << 40)
 		testkit.WantCode(t, err, protocol.StreamNotFound)
-		testkit.WantCode(t, e.Input([]byte("x"), false), protocol.StdinClosed)
+		_, err = e.Input(stream.Anywhere, []byte("x"), false)
+		testkit.WantCode(t, err, protocol.StdinClosed)
 	}
 }
 
@@ -154,7 +156,7 @@ func TestPartialSaysWhatTheRingLost(t *testing.T) {
 		}
 		testkit.Eventually(t, "output", func() bool { return e.Journal().Size() == 4+total })
 		look()
-		if err := e.Input(nil, true); err != nil {
+		if _, err := e.Input(stream.Anywhere, nil, true); err != nil {
 			t.Fatal(err)
 		}
 		wait(t, "end", e.Done())
@@ -189,7 +191,7 @@ func TestCleanTextWhereItWasCut(t *testing.T) {
 	if x.Stdout != "a" || x.Stderr != "err\n" || *x.NextOffset != 7 {
 		t.Errorf("%+v, next %d", x, *x.NextOffset)
 	}
-	if err := e.Input(nil, true); err != nil {
+	if _, err := e.Input(stream.Anywhere, nil, true); err != nil {
 		t.Fatal(err)
 	}
 	wait(t, "end", e.Done())

@@ -11,6 +11,7 @@ import (
 
 	"trl/internal/testkit"
 	"trl/protocol"
+	"trl/runtime/stream"
 )
 
 func descriptors(t *testing.T) int {
@@ -51,7 +52,7 @@ func TestSessionsLeaveNothing(t *testing.T) {
 		p, err := s.StartProcess(t.Context(), &protocol.ProcessStart{Command: "cat", Stdin: "open"})
 		if err != nil {
 			t.Error(err)
-		} else if err := p.Input([]byte("x"), false); err != nil {
+		} else if _, err := p.Input(stream.Anywhere, []byte("x"), false); err != nil {
 			t.Error(err)
 		}
 		if x := run(t, s, protocol.Exec{Command: "exit 3"}); !x.ShellRestored {

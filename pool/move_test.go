@@ -14,6 +14,7 @@ import (
 	"trl/pool/clock"
 	"trl/pool/moved"
 	"trl/protocol"
+	"trl/runtime/stream"
 )
 
 // export returns what goes over the link.
@@ -225,7 +226,7 @@ func TestPinnedSessions(t *testing.T) {
 	s := a.create(protocol.SessionCreate{})
 	e := start(t, s, protocol.Exec{Command: "read x", InteractiveStdin: true})
 	refused(s, "commands")
-	if err := e.Input(nil, true); err != nil {
+	if _, err := e.Input(stream.Anywhere, nil, true); err != nil {
 		t.Fatal(err)
 	}
 	wait(t, "command", e.Done())

@@ -177,10 +177,10 @@ func (p *Process) Wait(ctx context.Context, until protocol.Until) (r protocol.Wa
 	return r, nil
 }
 
-// Input writes to the stdin of a process that was started with open stdin. It never waits.
-func (p *Process) Input(b []byte, eof bool) error {
+// Input adds a piece at offset at to the stdin of a process with open stdin, and returns where the input ends then. It never waits.
+func (p *Process) Input(at int64, b []byte, eof bool) (end int64, err error) {
 	_ = p.session.Touch() // the process takes input also while its session ends
-	return command.InputFault(p.process.Input(b, eof))
+	return command.Taken(p.process.Input(at, b, eof))
 }
 
 // Kill ends the process and all that it started: TERM, grace, KILL. It returns when the end was told.

@@ -15,6 +15,7 @@ import (
 
 	"trl/internal/testkit"
 	"trl/protocol"
+	"trl/runtime/stream"
 )
 
 func (r *rig) process(s *Session, q protocol.ProcessStart) *Process {
@@ -40,14 +41,15 @@ func TestProcessHasTheSessionsState(t *testing.T) {
 		if i := p.Info(); i.State != "running" || i.Pid == 0 || i.Name != "n" || i.ExitCode != nil || i.EndedAt != nil {
 			t.Fatalf("%+v", i)
 		}
-		if err := p.Input([]byte("x\n"), true); err != nil {
+		if _, err := p.Input(stream.Anywhere, []byte("x\n"), true); err != nil {
 			t.Fatal(err)
 		}
 		wait(t, "exit", p.Done())
 		if i := p.Info(); i.State != "exited" || *i.ExitCode != 4 || i.EndedAt == nil || i.TimedOut || i.OutputBytes != int64(len("/usr\nvar env\nF\ngot-x\n")) {
 			t.Fatalf("%+v", i)
 		}
-		testkit.WantCode(t, p.Input([]byte("x"), false), protocol.StdinClosed)
+		_, err := p.Input(stream.Anywhere, []byte("x"), false)
+		testkit.WantCode(t, err, protocol.StdinClosed)
 		for _, name := range []string{"process.started", "process.exit"} {
 			if ev, err := w.Next(t.Context()); err != nil || ev.Name != name {
 				t.Fatalf("event %+v %v, want %s", ev, err, name)
@@ -59,7 +61,7 @@ func TestProcessHasTheSessionsState(t *testing.T) {
 		if err := p.Kill(t.Context(), 0); err != nil {
 			t.Errorf("kill of what has ended: %v", err)
 		}
-		_, err := s.StartProcess(t.Context(), &protocol.ProcessStart{Command: "true", WorkingDir: "/no/such"})
+		_, err = s.StartProcess(t.Context(), &protocol.ProcessStart{Command: "true", WorkingDir: "/no/such"})
 		testkit.WantCode(t, err, protocol.WorkingDirNotFound)
 		if s.Info().Processes != 0 {
 			t.Error("what did not start is counted")

@@ -23,6 +23,7 @@ import (
 	"trl/protocol"
 	"trl/runtime/cast"
 	"trl/runtime/journal"
+	"trl/runtime/stream"
 )
 
 // cassette is what a test knows of a recording: its events, by the format's own words.
@@ -138,7 +139,7 @@ func TestATerminalIsRecorded(t *testing.T) {
 		t.Fatalf("nobody is told: %+v, %+v", term.Info(), s.Info())
 	}
 	keys := func(text string) {
-		if err := term.Input(nil, []byte(text)); err != nil {
+		if _, err := term.Input(nil, stream.Anywhere, []byte(text)); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -505,7 +506,7 @@ func TestDeleteWhileRecording(t *testing.T) {
 	if err := rec.Delete(false); err != nil {
 		t.Fatal(err)
 	}
-	if err := term.Input(nil, []byte("still\r")); err != nil {
+	if _, err := term.Input(nil, stream.Anywhere, []byte("still\r")); err != nil {
 		t.Fatal(err)
 	}
 	shownBy(t, term, "still")

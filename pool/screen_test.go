@@ -10,6 +10,7 @@ import (
 	"trl/internal/testkit"
 	"trl/protocol"
 	"trl/runtime/screen"
+	"trl/runtime/stream"
 )
 
 // A client is shown the same screen before the end of a terminal and after it.
@@ -22,7 +23,7 @@ func TestAnEndedTerminalHasItsScreen(t *testing.T) {
 		if looked && snapshot(t, term).State != "running" {
 			t.Error("it runs, and is shown as ended")
 		}
-		if err := term.Input(nil, []byte("\r")); err != nil {
+		if _, err := term.Input(nil, stream.Anywhere, []byte("\r")); err != nil {
 			t.Fatal(err)
 		}
 		wait(t, "the terminal's end", term.Done())
@@ -91,7 +92,7 @@ func TestFullScreenIsFollowed(t *testing.T) {
 	shownBy(t, term, "top")
 	for range 4 {
 		before := term.Journal().Size()
-		if err := term.Input(nil, []byte("\n")); err != nil {
+		if _, err := term.Input(nil, stream.Anywhere, []byte("\n")); err != nil {
 			t.Fatal(err)
 		}
 		testkit.Eventually(t, "output that was followed", func() bool {

@@ -19,6 +19,7 @@ import (
 
 	"trl/internal/testkit"
 	"trl/protocol"
+	"trl/runtime/stream"
 )
 
 func TestStateOutlivesCommands(t *testing.T) {
@@ -103,7 +104,7 @@ func TestQueueIsFIFOAndBounded(t *testing.T) {
 		t.Fatalf("withdrawn: %+v", x)
 	}
 	all = append(slices.Delete(all, 10, 11), start(t, s, protocol.Exec{Command: "n=$n,64; echo $n"})) // its place is free
-	if err := first.Input([]byte("x\n"), true); err != nil {
+	if _, err := first.Input(stream.Anywhere, []byte("x\n"), true); err != nil {
 		t.Fatal(err)
 	}
 	text := ""
@@ -451,7 +452,7 @@ func TestIdleSessionsEnd(t *testing.T) {
 	if n := r.EndIdle(now.Add(90 * time.Second)); n != 0 { // what worked was touched a moment ago
 		t.Errorf("%d ended although they worked", n)
 	}
-	if err := e.Input(nil, true); err != nil {
+	if _, err := e.Input(stream.Anywhere, nil, true); err != nil {
 		t.Error(err)
 	}
 	if err := p.Kill(t.Context(), time.Second); err != nil {

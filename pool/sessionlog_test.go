@@ -18,6 +18,7 @@ import (
 	"trl/runtime/host"
 	"trl/runtime/own"
 	"trl/runtime/sessionlog"
+	"trl/runtime/stream"
 )
 
 // remember is what another gateway would know of s now.
@@ -173,7 +174,7 @@ func TestSessionLogOfProcessesAlone(t *testing.T) {
 	long := time.Hour
 	e.Cancel(&long)
 	runs(grow(), true)
-	if err := e.Input([]byte("it\n"), true); err != nil {
+	if _, err := e.Input(stream.Anywhere, []byte("it\n"), true); err != nil {
 		t.Fatal(err)
 	}
 	wait(t, "exit", e.Done())

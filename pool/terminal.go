@@ -305,16 +305,16 @@ func (t *Terminal) IsControlled() bool { return t.viewers.IsControlled() }
 // Resize sets the size. v is nil for a client that is not attached.
 func (t *Terminal) Resize(v *Viewer, cols, rows int) error { return t.viewers.Resize(v, cols, rows) }
 
-// Input types. v is nil for a client that is not attached; it may type because it owns the terminal.
-func (t *Terminal) Input(v *Viewer, p []byte) error {
+// Input types a piece at offset at, and returns where the input ends then. v is nil for a client that is not attached; it may type as the owner.
+func (t *Terminal) Input(v *Viewer, at int64, p []byte) (end int64, err error) {
 	if v != nil {
 		if err := v.CheckControl(); err != nil {
-			return err
+			return 0, err
 		}
 	}
 	if t.hasEnded() {
-		return protocol.Errorf(protocol.StdinClosed, "terminal has ended")
+		return 0, protocol.Errorf(protocol.StdinClosed, "terminal has ended")
 	}
 	t.session.lastActive.Store(int64(time.Since(idleBase)))
-	return command.TypingFault(t.terminal.Input(p))
+	return command.Typed(t.terminal.Input(at, p))
 }

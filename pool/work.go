@@ -264,3 +264,5 @@ type (
 
 // ErrOffsetBeyondEnd is for an offset that the stream has not reached.
 var ErrOffsetBeyondEnd = journal.ErrOffsetBeyondEnd
+
+const Anywhere = stream.Anywhere // the offset of input that comes after all input before it

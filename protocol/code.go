@@ -45,6 +45,8 @@ const (
 
 	NodeUnreachable      Code = "NODE_UNREACHABLE"
 	DirectoryUnavailable Code = "DIRECTORY_UNAVAILABLE"
+
+	OffsetMismatch Code = "OFFSET_MISMATCH"
 )
 
 // codes is every Code with its HTTP status and its meaning for clients, in the order of PROTOCOL.md.
@@ -83,6 +85,7 @@ var codes = []struct {
 	{RecordingNotFound, http.StatusNotFound, "No such recording, or it is another principal's, or it was removed."},
 	{NodeUnreachable, http.StatusServiceUnavailable, "The session is on another node of the cluster (`details.node`), which cannot be reached now. Nothing was done; send the request again after `details.retry_after_ms`."},
 	{DirectoryUnavailable, http.StatusServiceUnavailable, "The directory of the cluster does not answer, and the server needs it to find or to claim a name or a request key. Nothing was done; send the request again after `details.retry_after_ms`."},
+	{OffsetMismatch, http.StatusConflict, "The `offset` of input is not where the input so far ends, which is `details.input_offset`. Nothing was taken."},
 }
 
 // Status returns the HTTP status of an answer with this code.

@@ -65,7 +65,7 @@ func TestEveryCodeHasAStatus(t *testing.T) {
 		InvalidRequest: 400, InvalidParams: 400, AuthFailed: 401, Forbidden: 403, ShellNotAllowed: 403,
 		UnknownMethod: 404, SessionNotFound: 404, ShellNotFound: 404, WorkingDirNotFound: 404, ExecNotFound: 404, ProcessNotFound: 404, TermNotFound: 404,
 		StreamNotFound: 404, ShareNotFound: 404, RecordingNotFound: 404,
-		SessionExists: 409, SessionBusy: 409, SessionTerminated: 409, SessionLost: 409, StdinClosed: 409, RequestTooLarge: 413,
+		SessionExists: 409, SessionBusy: 409, SessionTerminated: 409, SessionLost: 409, StdinClosed: 409, OffsetMismatch: 409, RequestTooLarge: 413,
 		RateLimited: 429, MaxSessionsReached: 429, LimitExceeded: 429, ShellFailed: 500, InternalError: 500, NotSupported: 501, ShuttingDown: 503,
 		NodeUnreachable: 503, DirectoryUnavailable: 503,
 	}

@@ -96,6 +96,7 @@ type StreamOpened struct {
 	StreamNo  uint64 `json:"stream_no,omitzero"` // on connections with binary frames only
 	Offset    int64  `json:"offset"`
 
+	InputOffset *int64 `json:"input_offset,omitzero"` // as StreamNo
 	RecordingID string `json:"recording_id,omitzero"`
 }
 
@@ -113,6 +114,12 @@ type ExecInput struct {
 	Data     string `json:"data,omitzero"`
 	Encoding string `json:"encoding,omitzero"`
 	EOF      bool   `json:"eof,omitzero"`
+	Offset   *int64 `json:"offset,omitzero"`
+}
+
+// InputTaken is the answer of exec.input, process.input and term.input.
+type InputTaken struct {
+	InputOffset int64 `json:"input_offset"`
 }
 
 // ExecCancel is the params of exec.cancel. RequestID is the id of a request on this connection as the client wrote it (compare it with Request.ID): a

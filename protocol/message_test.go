@@ -98,7 +98,7 @@ func TestGoldenAnswers(t *testing.T) {
 		StreamOpened{ExecID: "x-1", StreamID: "t-1"}, ExecCancelled{}, ProcessStarted{"p-1", 43, "t-2", nil},
 		Processes{}, Processes{Processes: []ProcessInfo{process, gone}, Background: []int{9}},
 		Logs{}, Logs{StreamID: "t-2", Chunks: []Chunk{{5, "stdout", "é<&>", ""}}, NextOffset: 10, EOF: true, Gap: &GapRange{0, 5}},
-		TermOpened{"t-1", "s-1", "st-1", 7, 44, "1", 1767323045600000, "r-1", nil}, TermAttached{"t-1", "st-1", 8, 4096, "view", 80, 24, "running", "2", 0, ""}, Terminals{}, Terminals{[]TermInfo{terminal, closed}},
+		TermOpened{"t-1", "s-1", "st-1", 7, 44, "1", 1767323045600000, p[int64](0), "r-1", nil}, TermAttached{"t-1", "st-1", 8, 4096, "view", 80, 24, "running", "2", 0, p[int64](12), ""}, InputTaken{12}, Terminals{}, Terminals{[]TermInfo{terminal, closed}},
 		TermSnapshot{"t-1", 80, 24, []string{"$ vim", ""}, Cursor{5, 1, true}, true, "vim", 4096, "running", 0},
 		Recordings{}, Recordings{Recordings: []Recording{{RecordingID: "r-1", SessionID: "s-1", TermID: "t-1", Owner: "me", State: "recording", Cols: 80, Rows: 24, StartedAt: at}}},
 		WaitResult{Met: true, Match: "ready"}, Pong{UptimeS: 12, Version: "1.0", Time: at, Epoch: "e-1"},
@@ -120,7 +120,7 @@ func TestGoldenAnswers(t *testing.T) {
 		{"term.control", TermControl{"t-1", "st-1", "view", &terminal.Attached[1]}}, {"term.control", TermControl{TermID: "t-1", StreamID: "st-1", Mode: "control"}},
 		{"term.command", TermCommand{"t-1", "st-1", "make", p(2), p[int64](1200), 40, 90}}, {"term.command", TermCommand{TermID: "t-1", StreamID: "st-1"}},
 		{"term.output", &Output{StreamID: "st-1", TermID: "t-1", Offset: 90, Stream: "tty", Data: []byte("\x1b[H\x1b[2J"), Replay: true, Snapshot: true}},
-		{"stream.started", StreamStarted{"st-2", 3, "x-1"}},
+		{"stream.started", StreamStarted{"st-2", 3, "x-1"}}, {"input.refused", InputRefused{3, 12, Errorf(OffsetMismatch, "not there").With("input_offset", 14)}},
 		{"stream.gap", StreamGap{"t-1", 0, 9}}, {"server.shutdown", ServerShutdown{8}},
 	}
 	var got []byte

@@ -3,6 +3,7 @@ package protocol
 import (
 	"encoding/base64"
 	"encoding/binary"
+	"math"
 	"math/bits"
 	"slices"
 	"strconv"
@@ -163,8 +164,10 @@ const (
 	KindStdout   = 0x01
 	KindStderr   = 0x02
 	KindTTY      = 0x03
+	KindInput    = 0x04 // from the client
 	KindReplay   = 0x10 // added where Output has Replay
 	KindSnapshot = 0x20 // added where it has Snapshot
+	KindEOF      = 0x40 // added where the input ends
 )
 
 // AppendBinary appends the binary frame of a piece of output.
@@ -186,4 +189,39 @@ func AppendBinary(dst []byte, streamNo uint64, o *Output) []byte {
 	dst = binary.AppendUvarint(append(dst, kind), streamNo)
 	dst = binary.AppendUvarint(dst, uint64(o.Offset))
 	return append(dst, o.Data...)
+}
+
+// InputFrame is a binary frame of a client: a piece of input for what the stream comes from.
+type InputFrame struct {
+	StreamNo uint64
+	Offset   int64
+	Data     []byte
+	EOF      bool
+}
+
+// AppendInput appends the binary frame of a piece of input.
+func AppendInput(dst []byte, f *InputFrame) []byte {
+	kind := byte(KindInput)
+	if f.EOF {
+		kind |= KindEOF
+	}
+	dst = binary.AppendUvarint(append(dst, kind), f.StreamNo)
+	dst = binary.AppendUvarint(dst, uint64(f.Offset))
+	return append(dst, f.Data...)
+}
+
+// ParseInput reads a frame of AppendInput. The data is part of the frame. ok is false for any other frame.
+func ParseInput(frame []byte) (f InputFrame, ok bool) {
+	if len(frame) == 0 || frame[0]&^KindEOF != KindInput {
+		return f, false
+	}
+	no, n := binary.Uvarint(frame[1:])
+	if n <= 0 {
+		return f, false
+	}
+	offset, m := binary.Uvarint(frame[1+n:])
+	if m <= 0 || offset > math.MaxInt64 {
+		return f, false
+	}
+	return InputFrame{StreamNo: no, Offset: int64(offset), Data: frame[1+n+m:], EOF: frame[0]&KindEOF != 0}, true
 }

@@ -178,6 +178,30 @@ func BenchmarkAppendResult(b *testing.B) {
 	}
 }
 
+// TestInputFramesReadBack: what the server reads is what a client sent, and nothing else is taken for input.
+func TestInputFramesReadBack(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		want := InputFrame{
+			StreamNo: rapid.Uint64().Draw(t, "no"), Offset: rapid.Int64Min(0).Draw(t, "offset"),
+			Data: rapid.SliceOf(rapid.Byte()).Draw(t, "data"), EOF: rapid.Bool().Draw(t, "eof"),
+		}
+		frame := AppendInput([]byte("before"), &want)[6:]
+		got, ok := ParseInput(frame)
+		if !ok || got.StreamNo != want.StreamNo || got.Offset != want.Offset || !bytes.Equal(got.Data, want.Data) || got.EOF != want.EOF {
+			t.Fatalf("%x: %+v %v, want %+v", frame, got, ok, want)
+		}
+	})
+	if frame := AppendInput(nil, &InputFrame{StreamNo: 300, Offset: 5, Data: []byte("x"), EOF: true}); !bytes.Equal(frame, []byte{0x44, 0xac, 0x02, 5, 'x'}) {
+		t.Errorf("a frame is % x", frame)
+	}
+	tooFar := AppendInput(nil, &InputFrame{StreamNo: 1, Offset: -1})
+	for _, frame := range [][]byte{nil, {}, {0}, {3, 1, 1}, {5, 1, 1}, {0x14, 1, 1}, {0x84, 1, 1}, {4}, {4, 0x80}, {4, 1}, {4, 1, 0x80}, tooFar} {
+		if _, ok := ParseInput(frame); ok {
+			t.Errorf("% x is taken for a frame", frame)
+		}
+	}
+}
+
 // decodeBinary reads a frame of AppendBinary; the data aliases the frame. ok is false for any other frame.
 func decodeBinary(frame []byte) (streamNo uint64, o Output, ok bool) {
 	if len(frame) == 0 || frame[0]&^(KindReplay|KindSnapshot|KindTTY) != 0 || frame[0]&KindTTY == 0 {

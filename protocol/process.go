@@ -94,6 +94,8 @@ type Logs struct {
 	NextOffset int64     `json:"next_offset"`
 	EOF        bool      `json:"eof"`
 	Gap        *GapRange `json:"gap,omitzero"`
+
+	InputOffset *int64 `json:"input_offset,omitzero"` // as StreamNo
 }
 
 // ProcessInput is the params of process.input.
@@ -102,6 +104,7 @@ type ProcessInput struct {
 	Data      string `json:"data,omitzero"`
 	Encoding  string `json:"encoding,omitzero"`
 	EOF       bool   `json:"eof,omitzero"`
+	Offset    *int64 `json:"offset,omitzero"`
 }
 
 // ProcessKill is the params of process.kill.

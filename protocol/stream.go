@@ -16,6 +16,13 @@ type StreamStarted struct {
 	ExecID   string `json:"exec_id,omitzero"`
 }
 
+// InputRefused is the data of input.refused.
+type InputRefused struct {
+	StreamNo uint64 `json:"stream_no"`
+	Offset   int64  `json:"offset"`
+	Error    *Error `json:"error"`
+}
+
 // Output is the data of exec.output, process.output and term.output.
 type Output struct {
 	StreamID  string `json:"stream_id"`

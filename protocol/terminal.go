@@ -33,6 +33,7 @@ type TermOpened struct {
 	ViewerID  string `json:"viewer_id"`
 	Claim     int64  `json:"claim"`
 
+	InputOffset *int64   `json:"input_offset,omitzero"` // on connections with binary frames only
 	RecordingID string   `json:"recording_id,omitzero"`
 	StateLost   []string `json:"state_lost,omitzero"`
 }
@@ -47,6 +48,7 @@ type TermInput struct {
 	TermID   string `json:"term_id"`
 	Data     string `json:"data"`
 	Encoding string `json:"encoding,omitzero"`
+	Offset   *int64 `json:"offset,omitzero"`
 }
 
 // TermResize is the params of term.resize.
@@ -90,6 +92,7 @@ type TermAttached struct {
 	ViewerID string `json:"viewer_id"`
 	Claim    int64  `json:"claim,omitzero"`
 
+	InputOffset *int64 `json:"input_offset,omitzero"` // on connections with binary frames only
 	RecordingID string `json:"recording_id,omitzero"`
 }
 

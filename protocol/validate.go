@@ -263,7 +263,7 @@ func (q *ExecWait) Validate() *Error {
 
 // Validate requires an exec and bytes in an encoding we know.
 func (q *ExecInput) Validate() *Error {
-	return first(present("exec_id", q.ExecID), oneOf("encoding", q.Encoding), validData(q.Data, q.Encoding))
+	return first(present("exec_id", q.ExecID), oneOf("encoding", q.Encoding), validData(q.Data, q.Encoding), notNegative("offset", q.Offset))
 }
 
 // Validate refuses two ways of saying what to cancel.
@@ -322,7 +322,7 @@ func (q *ProcessLogs) Validate() *Error {
 
 // Validate requires a process and bytes in an encoding we know.
 func (q *ProcessInput) Validate() *Error {
-	return first(present("process_id", q.ProcessID), oneOf("encoding", q.Encoding), validData(q.Data, q.Encoding))
+	return first(present("process_id", q.ProcessID), oneOf("encoding", q.Encoding), validData(q.Data, q.Encoding), notNegative("offset", q.Offset))
 }
 
 // Validate requires a process.
@@ -360,7 +360,7 @@ func (q *TermRef) Validate() *Error { return present("term_id", q.TermID) }
 
 // Validate requires a terminal and bytes in an encoding we know.
 func (q *TermInput) Validate() *Error {
-	return first(present("term_id", q.TermID), oneOf("encoding", q.Encoding), validData(q.Data, q.Encoding))
+	return first(present("term_id", q.TermID), oneOf("encoding", q.Encoding), validData(q.Data, q.Encoding), notNegative("offset", q.Offset))
 }
 
 // Validate requires a terminal and a size.

@@ -24,6 +24,7 @@ type Hello struct {
 	Client     netip.Addr `json:"client,omitzero"`     // the client's address, if it has one
 	Transport  string     `json:"transport"`           // how the client is connected: websocket, unix, http, in_process
 	Binary     bool       `json:"binary,omitzero"`     // the client gets output in binary frames
+	Inputs     bool       `json:"inputs,omitzero"`     // the client may send input in binary frames
 	Carries    string     `json:"carries,omitzero"`    // ForMessages, ForHTTP, ForNode or ForMove
 	Keep       bool       `json:"keep,omitzero"`       // the link may serve another client afterwards, see Conn.Release
 	LogPrefix  string     `json:"log_prefix,omitzero"` // begins the ids of the client's requests in logs

@@ -66,8 +66,8 @@ func (n Numbers) AppendBinary(dst, frame []byte) ([]byte, error) {
 	return append(dst, frame[1+size:]...), nil
 }
 
-// AppendText appends a text message of the owner. If it is an answer or the event stream.started, and its data has a stream_no, this gets the
-// client's number. All other bytes stay as they are. msg is JSON that has no escapes in the names of its fields, as trl writes it.
+// AppendText appends a text message of the owner. If it is an answer or the event stream.started or input.refused, and its data has a stream_no, this
+// gets the client's number. All other bytes stay as they are. msg is JSON that has no escapes in the names of its fields, as trl writes it.
 func (n Numbers) AppendText(dst, msg []byte) ([]byte, error) {
 	from, to := findStreamNo(msg)
 	if from == 0 {
@@ -88,6 +88,7 @@ func (n Numbers) AppendText(dst, msg []byte) ([]byte, error) {
 var (
 	eventPrefix   = []byte(`{"event":"`)
 	startedPrefix = []byte(`{"event":"stream.started"`)
+	refusedPrefix = []byte(`{"event":"input.refused"`)
 	streamNoName  = []byte(`"stream_no"`)
 	dataName      = []byte(`"data"`)
 	terminalName  = []byte(`"terminal"`)
@@ -97,7 +98,7 @@ var (
 // is none. Few messages contain the name at all, and only those are parsed: a command's environment or labels may contain a field of that name, too, but
 // elsewhere.
 func findStreamNo(msg []byte) (from, to int) {
-	if bytes.HasPrefix(msg, eventPrefix) && !bytes.HasPrefix(msg, startedPrefix) {
+	if bytes.HasPrefix(msg, eventPrefix) && !bytes.HasPrefix(msg, startedPrefix) && !bytes.HasPrefix(msg, refusedPrefix) {
 		return 0, 0
 	}
 	if !bytes.Contains(msg, streamNoName) {

@@ -123,7 +123,8 @@ func echoPrompt(w http.ResponseWriter, r *http.Request) {
 type keys struct {
 	c       *websocket.Conn
 	session string
-	press1  []byte
+	press1  []byte              // a request that types; nil: frame does
+	frame   protocol.InputFrame // types the next character
 }
 
 func newKeys(gw, framing string) *keys {
@@ -136,7 +137,11 @@ func keysIn(c *websocket.Conn, session string) *keys {
 	k := &keys{c: c, session: session}
 	var opened protocol.TermOpened
 	ask(c, "term.open", map[string]any{"session_id": k.session, "cols": 1000, "rows": 24, "command": "echo ready; exec cat >/dev/null"}, &opened)
-	k.press1 = request(2, "term.input", map[string]any{"term_id": opened.TermID, "data": "x"})
+	if opened.InputOffset != nil {
+		k.frame = protocol.InputFrame{StreamNo: opened.StreamNo, Offset: *opened.InputOffset, Data: []byte("x")}
+	} else {
+		k.press1 = request(2, "term.input", map[string]any{"term_id": opened.TermID, "data": "x"})
+	}
 	for seen := false; !seen; {
 		_, b, err := c.Read(ctx)
 		check(err)
@@ -145,10 +150,15 @@ func keysIn(c *websocket.Conn, session string) *keys {
 	return k
 }
 
-// press types a character and waits for its echo and for the answer.
+// press types a character and waits for its echo, and for the answer if there is one.
 func (k *keys) press() {
-	check(k.c.Write(ctx, websocket.MessageText, k.press1))
-	for answered, echoed := false, false; !answered || !echoed; {
+	if k.press1 != nil {
+		check(k.c.Write(ctx, websocket.MessageText, k.press1))
+	} else {
+		check(k.c.Write(ctx, websocket.MessageBinary, protocol.AppendInput(nil, &k.frame)))
+		k.frame.Offset++
+	}
+	for answered, echoed := k.press1 == nil, false; !answered || !echoed; {
 		kind, b, err := k.c.Read(ctx)
 		check(err)
 		switch {
@@ -157,6 +167,8 @@ func (k *keys) press() {
 		case bytes.HasPrefix(b, []byte(`{"id"`)):
 			ok(b)
 			answered = true
+		case bytes.HasPrefix(b, []byte(`{"event":"input.refused"`)):
+			panic(string(b))
 		}
 	}
 }

@@ -2,6 +2,7 @@ package rig
 
 import (
 	"context"
+	"encoding/binary"
 	"encoding/json"
 	"fmt"
 	"net"
@@ -43,9 +44,12 @@ func newClient(t testing.TB, ws *websocket.Conn, pace func(bytes int)) *Client {
 func (c *Client) read() {
 	defer close(c.Done)
 	for {
-		_, b, err := c.Ws.Read(context.Background())
+		kind, b, err := c.Ws.Read(context.Background())
 		f := &Frame{Size: len(b)}
-		if err == nil {
+		switch {
+		case err == nil && kind == websocket.MessageBinary:
+			f.Event, f.Data = "binary", binaryData(b)
+		case err == nil:
 			err = json.Unmarshal(b, f)
 		}
 		c.Mu.Lock()
@@ -63,6 +67,29 @@ func (c *Client) read() {
 		if c.pace != nil {
 			c.pace(len(b))
 		}
+	}
+}
+
+// binaryData is a binary frame, as the data of an event.
+func binaryData(b []byte) Object {
+	no, n := binary.Uvarint(b[1:])
+	offset, m := binary.Uvarint(b[1+n:])
+	return Object{"kind": float64(b[0]), "stream_no": float64(no), "offset": float64(offset), "data": string(b[1+n+m:])}
+}
+
+// InputFrame makes a binary frame with input, by hand: kind 4, and 0x44 at its end.
+func InputFrame(kind byte, no, offset int, data string) []byte {
+	b := binary.AppendUvarint([]byte{kind}, uint64(no))
+	return append(binary.AppendUvarint(b, uint64(offset)), data...)
+}
+
+// SendBinary sends a binary frame.
+func (c *Client) SendBinary(b []byte) {
+	c.T.Helper()
+	ctx, cancel := context.WithTimeout(context.Background(), testkit.Patience)
+	defer cancel()
+	if err := c.Ws.Write(ctx, websocket.MessageBinary, b); err != nil {
+		c.T.Fatal(err)
 	}
 }
 
@@ -286,6 +313,16 @@ func (g *Server) Open(t testing.TB, o *websocket.DialOptions) (*websocket.Conn, 
 func (g *Server) Dial(t testing.TB) *Client {
 	t.Helper()
 	return g.DialPaced(t, nil)
+}
+
+// DialBinary returns a client that gets output in binary frames, as events with the name binary.
+func (g *Server) DialBinary(t testing.TB) *Client {
+	t.Helper()
+	ws, err := g.Open(t, &websocket.DialOptions{Subprotocols: []string{"trl.v1+bin"}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return newClient(t, ws, nil)
 }
 
 // DialPaced returns a client that calls pace before it reads the next frame.

@@ -1,6 +1,7 @@
 package rig
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"fmt"
@@ -120,8 +121,9 @@ func ReplaceGateway(t *testing.T, g *Server) {
 
 // Again is a connection that is opened again whenever it breaks, until ctx ends.
 type Again struct {
-	G  *Server
-	Ws *websocket.Conn
+	G           *Server
+	Ws          *websocket.Conn
+	Subprotocol string // "": without binary frames
 }
 
 // Ask sends a request and returns its answer. It passes each event before the answer to events, until events returns false. If the node of the session
@@ -130,7 +132,7 @@ func (a *Again) Ask(ctx context.Context, method string, params Object, events fu
 	if a.Ws == nil {
 		dial, cancel := context.WithTimeout(ctx, 5*time.Second)
 		defer cancel()
-		if a.Ws, _, err = websocket.Dial(dial, "ws://"+a.G.Addr+"/v1/ws", &websocket.DialOptions{Subprotocols: []string{"trl.v1"}}); err != nil {
+		if a.Ws, _, err = websocket.Dial(dial, "ws://"+a.G.Addr+"/v1/ws", &websocket.DialOptions{Subprotocols: []string{cmp.Or(a.Subprotocol, "trl.v1")}}); err != nil {
 			a.Ws = nil
 			return f, err
 		}
@@ -148,9 +150,12 @@ func (a *Again) Ask(ctx context.Context, method string, params Object, events fu
 	}
 	answered := false
 	for {
-		_, text, err := a.Ws.Read(ctx)
+		kind, text, err := a.Ws.Read(ctx)
 		if err != nil {
 			return f, err
+		}
+		if kind == websocket.MessageBinary {
+			continue
 		}
 		var in Frame
 		if err := json.Unmarshal(text, &in); err != nil {

@@ -30,27 +30,31 @@ func New(q *protocol.Exec, j *journal.Journal, timeout, grace time.Duration) (*s
 		c.Stdin = stdin
 		return c, nil
 	}
-	return c, InputFault(c.Input(stdin, false)) // this input comes first, before that of exec.input
+	_, err := Taken(c.Input(0, stdin, false)) // this input comes first, before that of exec.input
+	return c, err
 }
 
-// InputFault tells a client why its input was not taken.
-func InputFault(err error) error {
+// Taken tells a client where its input ends now, or why its piece was not taken.
+func Taken(end int64, err error) (int64, error) {
 	switch {
 	case errors.Is(err, stream.ErrStdinClosed):
-		return protocol.Errorf(protocol.StdinClosed, "stdin is closed")
+		err = protocol.Errorf(protocol.StdinClosed, "stdin is closed")
 	case errors.Is(err, stream.ErrStdinFull):
-		return protocol.Errorf(protocol.LimitExceeded, "stdin is not being read").With("limit", "stdin")
+		err = protocol.Errorf(protocol.LimitExceeded, "stdin is not being read").With("limit", "stdin")
 	}
-	return err
+	if e, ok := errors.AsType[*stream.OffsetError](err); ok {
+		err = protocol.Errorf(protocol.OffsetMismatch, "offset is not where the input so far ends").With("field", "offset").With("input_offset", e.End)
+	}
+	return end, err
 }
 
-// TypingFault is InputFault for a terminal.
-func TypingFault(err error) error {
+// Typed is Taken for a terminal.
+func Typed(end int64, err error) (int64, error) {
 	switch {
 	case errors.Is(err, stream.ErrLongLine):
-		return protocol.Errorf(protocol.LimitExceeded, "terminal is in line mode, which holds 4095 bytes of a line").With("limit", "line")
+		err = protocol.Errorf(protocol.LimitExceeded, "terminal is in line mode, which holds 4095 bytes of a line").With("limit", "line")
 	case errors.Is(err, stream.ErrStdinFull):
-		return protocol.Errorf(protocol.LimitExceeded, "terminal is not being read").With("limit", "stdin")
+		err = protocol.Errorf(protocol.LimitExceeded, "terminal is not being read").With("limit", "stdin")
 	}
-	return InputFault(err)
+	return Taken(end, err)
 }

@@ -92,28 +92,36 @@ func (c *Command) Signal(sig syscall.Signal) <-chan SignalResult {
 	return q.result
 }
 
-// Input adds to the command's stdin. It never waits.
-func (c *Command) Input(p []byte, eof bool) error {
+// Input adds a piece that begins at offset at to the command's stdin, and returns where the input ends then. It never waits.
+func (c *Command) Input(at int64, p []byte, eof bool) (end int64, err error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if !c.OpenStdin || c.eof || c.runEnded {
-		return stream.ErrStdinClosed
-	}
-	waiting := int64(len(c.pending))
+	end = int64(len(c.pending))
+	waiting := end
 	if c.stdin != nil {
-		waiting = c.stdin.Pending()
+		end, waiting = c.stdin.End(), c.stdin.Pending()
 	}
-	if waiting+int64(len(p)) > maxPendingInput {
-		return stream.ErrStdinFull
+	switch err := stream.CheckOffset(at, end); {
+	case !c.OpenStdin || c.runEnded:
+		return 0, stream.ErrStdinClosed
+	case err != nil:
+		return 0, err
+	case c.eof && eof && len(p) == 0 && at == end:
+		return end, nil
+	case c.eof:
+		return 0, stream.ErrStdinClosed
+	case waiting+int64(len(p)) > maxPendingInput:
+		return 0, stream.ErrStdinFull
 	}
 	if c.stdin == nil {
 		c.pending = append(c.pending, p...)
-	} else if err := c.stdin.Add(p, eof); err != nil {
-		return err
+		end += int64(len(p))
+	} else if end, err = c.stdin.Add(at, p, eof); err != nil {
+		return 0, err
 	}
 	c.eof = eof
 	c.wakeLocked()
-	return nil
+	return end, nil
 }
 
 // makeStdin makes the command's stdin, unless the command has it already or needs none.
@@ -131,7 +139,7 @@ func (c *Command) makeStdin(group own.KeptGroup) (*stream.Stdin, error) {
 	if !c.OpenStdin {
 		given, eof = c.Stdin, true
 	}
-	if err := in.Add(given, eof); err != nil {
+	if _, err := in.Add(0, given, eof); err != nil {
 		in.Close()
 		return nil, err
 	}

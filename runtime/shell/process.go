@@ -328,22 +328,22 @@ func (p *Process) Ports() []int {
 	return procfs.Ports(p.scope.MembersExcept(0))
 }
 
-// Input adds to the process's stdin. It never waits.
-func (p *Process) Input(b []byte, eof bool) error {
+// Input adds a piece that begins at offset at to the process's stdin, and returns where the input ends then. It never waits.
+func (p *Process) Input(at int64, b []byte, eof bool) (end int64, err error) {
 	if p.stdin == nil || p.hasExited() {
-		return stream.ErrStdinClosed
+		return 0, stream.ErrStdinClosed
 	}
 	if p.stdin.Pending()+int64(len(b)) > maxPendingInput {
-		return stream.ErrStdinFull
+		return 0, stream.ErrStdinFull
 	}
-	if err := p.stdin.Add(b, eof); err != nil {
-		return err
+	if end, err = p.stdin.Add(at, b, eof); err != nil {
+		return 0, err
 	}
 	select {
 	case p.inputToken <- struct{}{}:
 	default:
 	}
-	return nil
+	return end, nil
 }
 
 // feed writes input into the pipe whenever there is input and room. A session can block it in a call on the pipe. So feed closes the

@@ -319,17 +319,17 @@ func TestStdin(t *testing.T) {
 		c.OpenStdin = true
 		done := s.start(c)
 		for _, p := range []string{"first\n", "b\na\n"} {
-			if err := c.Input([]byte(p), false); err != nil {
+			if _, err := c.Input(stream.Anywhere, []byte(p), false); err != nil {
 				t.Fatal(err)
 			}
 		}
-		if err := c.Input(nil, true); err != nil {
+		if _, err := c.Input(stream.Anywhere, nil, true); err != nil {
 			t.Fatal(err)
 		}
 		if r := s.wait(done); r.out != "got-first\na\nb\n" {
 			t.Fatalf("%q %q", r.out, r.err)
 		}
-		if err := c.Input([]byte("x"), false); err != stream.ErrStdinClosed {
+		if _, err := c.Input(stream.Anywhere, []byte("x"), false); err != stream.ErrStdinClosed {
 			t.Fatal(err)
 		}
 		s.want("echo ok", "ok\n")
@@ -538,7 +538,7 @@ func TestBackgroundProcess(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if err := p.Input([]byte("line\n"), true); err != nil {
+		if _, err := p.Input(stream.Anywhere, []byte("line\n"), true); err != nil {
 			t.Fatal(err)
 		}
 		select {

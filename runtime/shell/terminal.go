@@ -269,22 +269,22 @@ func (t *Terminal) Resize(cols, rows int) error { return t.pty.Resize(cols, rows
 // Size returns the terminal's size.
 func (t *Terminal) Size() (cols, rows int) { return t.pty.Size() }
 
-// Input adds to the terminal's input. It never waits. Input that the terminal does not take now stays in the stdin buffer, which
-// survives the gateway.
-func (t *Terminal) Input(p []byte) error {
+// Input adds a piece that begins at offset at to the terminal's input, and returns where the input ends then. It never waits. Input
+// that the terminal does not take now stays in the stdin buffer, which survives the gateway.
+func (t *Terminal) Input(at int64, p []byte) (end int64, err error) {
 	if err := t.pty.CheckLines(p); err != nil {
-		return err
+		return 0, err
 	}
 	if t.stdin.Pending()+int64(len(p)) > maxPendingInput {
-		return stream.ErrStdinFull
+		return 0, stream.ErrStdinFull
 	}
-	if err := t.stdin.Add(p, false); err != nil {
-		return err
+	if end, err = t.stdin.Add(at, p, false); err != nil {
+		return 0, err
 	}
 	if t.pty.TryFeed(t.stdin) {
 		putToken(t.inputToken)
 	}
-	return nil
+	return end, nil
 }
 
 // feedInput moves the input that Input could not move. It is the body of a goroutine.

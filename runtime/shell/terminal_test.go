@@ -9,6 +9,7 @@ import (
 	"trl/internal/testkit"
 	"trl/runtime/journal"
 	"trl/runtime/own"
+	"trl/runtime/stream"
 )
 
 // countingGroup counts the requests that a terminal makes before it runs. Each of the group's methods below is one.
@@ -66,7 +67,7 @@ func TestTerminalNeedsOneRequest(t *testing.T) {
 			t.Errorf("requests: %q", g.requests)
 		}
 		if s.Name() == "bash" { // its startup file, which it inherits, is closed for what it starts
-			if err := term.Input([]byte("[ -e /proc/$$/fd/3 ] || echo no-$((3+1))-fd\n")); err != nil {
+			if _, err := term.Input(stream.Anywhere, []byte("[ -e /proc/$$/fd/3 ] || echo no-$((3+1))-fd\n")); err != nil {
 				t.Fatal(err)
 			}
 			testkit.Eventually(t, "the terminal's marks, and no descriptor 3", func() bool {

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"trl/internal/testkit"
+	"trl/runtime/stream"
 )
 
 // heldUp returns when the holder of the turn is blocked in a call on a pipe. It calls try, which may cause such a call.
@@ -53,7 +54,7 @@ func TestPipeThatIsHeld(t *testing.T) {
 			if w.name == "stdin" {
 				c.Text = strings.Replace(c.Text, "fd/1", "fd/0", 1)
 				try = func() {
-					if err := c.Input([]byte("x"), false); err != nil { // Input must not wait
+					if _, err := c.Input(stream.Anywhere, []byte("x"), false); err != nil { // Input must not wait
 						t.Fatal(err)
 					}
 				}

@@ -20,6 +20,22 @@ var (
 	ErrStdinFull = errors.New("stdin buffer is full: the command does not read")
 )
 
+// Anywhere is the offset of a piece of input that comes after all input before it, however much that is.
+const Anywhere = -1
+
+// An OffsetError says that a piece of input does not begin where the input so far ends.
+type OffsetError struct{ End int64 }
+
+func (e *OffsetError) Error() string { return fmt.Sprintf("the input so far has %d bytes", e.End) }
+
+// CheckOffset returns an OffsetError if a piece of input at offset at does not follow the input so far, which has end bytes.
+func CheckOffset(at, end int64) error {
+	if at != Anywhere && at != end {
+		return &OffsetError{end}
+	}
+	return nil
+}
+
 // A Stdin is a stdin that survives the gateway. Input goes into a memfd, and from there into a pipe by splice, which moves the
 // memfd's file position in the same system call. The keeper holds both, so the next gateway goes on with the next byte. The end of
 // the input is a seal on the memfd, which the next gateway sees, too.
@@ -133,12 +149,22 @@ func (in *Stdin) NoReaderYet() bool {
 	return !in.hadReader && in.w >= 0
 }
 
-// Add adds to the input. It never waits.
-func (in *Stdin) Add(p []byte, eof bool) error {
+// Add adds a piece to the input, which must begin at offset at, and returns where the input ends then. It never waits. The end of the
+// input may be added again at its offset.
+func (in *Stdin) Add(at int64, p []byte, eof bool) (end int64, err error) {
 	in.mu.Lock()
 	defer in.mu.Unlock()
-	if in.mem < 0 || in.w < 0 || in.eof {
-		return ErrStdinClosed
+	if in.mem < 0 {
+		return 0, ErrStdinClosed
+	}
+	if err := CheckOffset(at, in.size); err != nil {
+		return 0, err
+	}
+	if in.eof && eof && len(p) == 0 && at == in.size {
+		return in.size, nil
+	}
+	if in.w < 0 || in.eof {
+		return 0, ErrStdinClosed
 	}
 	for len(p) > 0 {
 		n, err := unix.Pwrite(in.mem, p, in.size)
@@ -146,7 +172,7 @@ func (in *Stdin) Add(p []byte, eof bool) error {
 			continue
 		}
 		if err != nil {
-			return fmt.Errorf("stdin: %w", err)
+			return 0, fmt.Errorf("stdin: %w", err)
 		}
 		in.size += int64(n)
 		p = p[n:]
@@ -155,7 +181,14 @@ func (in *Stdin) Add(p []byte, eof bool) error {
 		in.eof = true
 		_, _ = unix.FcntlInt(uintptr(in.mem), unix.F_ADD_SEALS, unix.F_SEAL_GROW)
 	}
-	return nil
+	return in.size, nil
+}
+
+// End returns how many bytes were ever added.
+func (in *Stdin) End() int64 {
+	in.mu.Lock()
+	defer in.mu.Unlock()
+	return in.size
 }
 
 // Pending returns how many bytes were added and are not in the pipe yet.

@@ -78,7 +78,9 @@ type connRequests struct {
 // connStreams is what a connection follows, and which sessions end with it.
 type connStreams struct {
 	subs     map[string]*subscription // by stream id: one per stream
+	numbered map[uint64]*subscription // the same by number, with those that have been replaced
 	reserved int                      // places for the streams of terminals that are being opened
+	inputs   bool                     // set once before serve; binary frames with input are taken
 	streamNo uint64                   // the number of the latest subscription
 	stride   uint64                   // the difference between two stream numbers; set once
 	watches  map[string]*watch        // by session id
@@ -96,7 +98,7 @@ func newConn(s *Clients, t transport.Conn, g *auth.Grant) *conn {
 
 		connTasks:    connTasks{tasksIdle: make(chan struct{}, 1)},
 		connRequests: connRequests{queues: map[string]*requestQueue{}},
-		connStreams:  connStreams{subs: map[string]*subscription{}, stride: 1, watches: map[string]*watch{}},
+		connStreams:  connStreams{subs: map[string]*subscription{}, numbered: map[uint64]*subscription{}, inputs: t.TakesInput(), stride: 1, watches: map[string]*watch{}},
 	}
 	if nodes := s.config.Cluster.Nodes; nodes != nil && t.Name() != transport.LinkName { // a client of another node only uses sessions of this one
 		c.relays, c.stride = newRelays(nodes, s.pool.Epoch()), link.Stride
@@ -164,6 +166,10 @@ func (c *conn) readLoop() transport.CloseReason {
 		msg, err := c.transport.Read()
 		if err == nil {
 			c.handle(msg)
+			continue
+		}
+		if err == transport.ErrBinary {
+			c.takeFrame(msg)
 			continue
 		}
 		if e, ok := errors.AsType[*protocol.Error](err); ok {

@@ -10,6 +10,7 @@ import (
 	"trl/internal/testkit"
 	"trl/internal/testkit/gateway"
 	"trl/pool"
+	"trl/web/rpc/source"
 )
 
 // only is the connection that there is.
@@ -94,8 +95,8 @@ func TestAPanicEndsOneConnection(t *testing.T) {
 			of.spawn("test", explode)
 		},
 		"in a stream": func(t *testing.T, c *rig.Client, of *conn, term *pool.Terminal) {
-			src := termSource(term)
-			src.exit = func() (string, any) { explode(); return "", nil }
+			src := source.OfTerminal(term)
+			src.Exit = func() (string, any) { explode(); return "", nil }
 			of.mu.Lock()
 			defer of.mu.Unlock()
 			of.inFlight.Add(1)
@@ -111,7 +112,7 @@ func TestAPanicEndsOneConnection(t *testing.T) {
 				}
 				of.spawn("test", explode)
 			}()
-			of.followLocked(&call{c: of, id: []byte(`"s"`)}, termSource(term), 0, false, func(sub *subscription) any {
+			of.followLocked(&call{c: of, id: []byte(`"s"`)}, source.OfTerminal(term), 0, false, func(sub *subscription) any {
 				sub.viewer = term.AddViewer(pool.AttachRequest{})
 				explode()
 				return nil

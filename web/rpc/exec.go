@@ -6,6 +6,7 @@ import (
 
 	"trl/pool"
 	"trl/protocol"
+	"trl/web/rpc/source"
 )
 
 func execRun(k *call, q *protocol.ExecRun) (any, bool, error) {
@@ -97,7 +98,7 @@ func execStream(k *call, q *protocol.ExecStream) (any, bool, error) {
 			return nil, false, err
 		}
 		k.execID = e.ID()
-		return c.subscribeLocked(k, execSource(e), 0, q.OnSlow != "skip", q.WindowBytes)
+		return c.subscribeLocked(k, source.OfExec(e), 0, q.OnSlow != "skip", q.WindowBytes)
 	})
 }
 
@@ -148,7 +149,7 @@ func execInput(k *call, q *protocol.ExecInput) (any, bool, error) {
 	if fault != nil {
 		return nil, false, fault
 	}
-	return nil, false, e.Input(data, q.EOF)
+	return k.takeRequest(e.StreamID(), q.Offset, func(at int64) (int64, error) { return e.Input(at, data, q.EOF) })
 }
 
 func execCancel(k *call, q *protocol.ExecCancel) (any, bool, error) {
@@ -260,7 +261,7 @@ func execAttach(k *call, q *protocol.ExecAttach) (any, bool, error) {
 	}
 	k.c.mu.Lock()
 	defer k.c.mu.Unlock()
-	return k.c.subscribeLocked(k, execSource(e), q.Offset, q.OnSlow == "block", q.WindowBytes) // by default only the client that started the command holds it up
+	return k.c.subscribeLocked(k, source.OfExec(e), q.Offset, q.OnSlow == "block", q.WindowBytes) // by default only the client that started the command holds it up
 }
 
 func execDetach(k *call, q *protocol.ExecDetach) (any, bool, error) {

@@ -2,13 +2,13 @@ package rpc
 
 import (
 	"context"
-	"io"
 	"time"
 
 	"trl/pool"
 	"trl/protocol"
 	"trl/web/auth"
 	"trl/web/rpc/credit"
+	"trl/web/rpc/source"
 )
 
 const (
@@ -80,13 +80,14 @@ func processLogs(k *call, q *protocol.ProcessLogs) (any, bool, error) {
 		if e != nil {
 			return nil, false, e
 		}
-		return k.followLogs(processSource(p), q, limit)
+		return k.followLogs(source.OfProcess(p), q, limit)
 	}
+	src := source.OfProcess(p)
 	return k.answerLater(func() (any, bool, error) { // the answer may have 16 MiB
 		if err := k.reserveAnswer(keptBytes(p.Journal(), limit)); err != nil {
 			return nil, false, err
 		}
-		logs, err := readLogs(processSource(p), q.Offset, limit)
+		logs, err := src.Logs(q.Offset, limit)
 		if err != nil {
 			return nil, false, err
 		}
@@ -99,7 +100,7 @@ func keptBytes(j *pool.Journal, limit int64) int64 { return min(limit, j.Size()-
 
 // followLogs answers with the output so far and sends what comes after it. It subscribes before it answers, so that a process.detach right behind the
 // request finds the subscription. The pump skips what the answer has.
-func (k *call) followLogs(src source, q *protocol.ProcessLogs, limit int64) (any, bool, error) {
+func (k *call) followLogs(src source.Source, q *protocol.ProcessLogs, limit int64) (any, bool, error) {
 	c, offset, block := k.c, q.Offset, q.OnSlow == "block"
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -115,9 +116,9 @@ func (k *call) followLogs(src source, q *protocol.ProcessLogs, limit int64) (any
 			before.await(c.ctx)
 		}
 		var logs *protocol.Logs
-		err := k.reserveAnswer(keptBytes(src.journal, limit))
+		err := k.reserveAnswer(keptBytes(src.Journal, limit))
 		if err == nil {
-			logs, err = readLogs(src, offset, limit)
+			logs, err = src.Logs(offset, limit)
 		}
 		if err != nil {
 			sub.stop()
@@ -125,53 +126,12 @@ func (k *call) followLogs(src source, q *protocol.ProcessLogs, limit int64) (any
 		} else {
 			sub.r.Skip(logs.NextOffset)
 			sub.credit.Ack(logs.NextOffset) // the answer has these bytes
-			logs.StreamNo = c.numberStream(sub)
+			logs.StreamNo, logs.InputOffset = c.numberStream(sub), c.inputOffset(sub)
 			k.answer(logs, nil)
 		}
 		c.pump(sub)
 	})
 	return nil, true, nil
-}
-
-// readLogs reads what is kept from offset on, at most limit bytes. It does not wait.
-func readLogs(src source, offset, limit int64) (*protocol.Logs, error) {
-	logs := &protocol.Logs{StreamID: src.stream, Chunks: []protocol.Chunk{}, NextOffset: offset}
-	r, err := src.attach(offset, pool.ReadOptions{Text: true})
-	if err != nil {
-		return nil, err
-	}
-	defer r.Close()
-	for limit > 0 {
-		ch, ok, err := r.TryNext()
-		if err == io.EOF {
-			break
-		}
-		if err != nil {
-			return nil, err
-		}
-		if !ok {
-			break
-		}
-		if ch.Gap > 0 {
-			if len(logs.Chunks) > 0 {
-				break // output was dropped meanwhile: the next answer begins with this gap
-			}
-			logs.Gap = &protocol.GapRange{From: ch.Offset - ch.Gap, To: ch.Offset}
-		}
-		data := cutBetweenCharacters(ch.Data, limit)
-		limit -= int64(len(data))
-		c := protocol.Chunk{Offset: ch.Offset, Stream: ch.Stream.String()}
-		if c.Data, c.Encoding = protocol.EncodeBytes(data); c.Encoding == protocol.UTF8 {
-			c.Encoding = "" // the default
-		}
-		logs.Chunks = append(logs.Chunks, c)
-		logs.NextOffset = ch.Offset + int64(len(data))
-		if len(data) < len(ch.Data) {
-			break
-		}
-	}
-	logs.EOF = src.ended() && logs.NextOffset >= src.journal.Size()
-	return logs, nil
 }
 
 func processDetach(k *call, q *protocol.ProcessRef) (any, bool, error) {
@@ -191,7 +151,7 @@ func processInput(k *call, q *protocol.ProcessInput) (any, bool, error) {
 	if fault != nil {
 		return nil, false, fault
 	}
-	return nil, false, p.Input(data, q.EOF)
+	return k.takeRequest(p.StreamID(), q.Offset, func(at int64) (int64, error) { return p.Input(at, data, q.EOF) })
 }
 
 func processKill(k *call, q *protocol.ProcessKill) (any, bool, error) {

@@ -59,7 +59,7 @@ type relay struct {
 
 	toOwner, toClient prometheus.Counter // bytes
 
-	numbers link.Numbers // owned by run
+	numbers link.Numbers // owned by run; set with conn.mu held
 	scratch []byte       // owned by run; a message with the client's stream number
 	release func()       // owned by run; undoes beginLarge
 }
@@ -95,7 +95,7 @@ func (c *conn) hello() (*link.Hello, *protocol.Error) {
 	at, _ := netip.ParseAddrPort(c.remote)
 	h, e := cluster.HelloOf(c.grant, c.transport.Name(), at.Addr())
 	if e == nil {
-		h.Binary, h.LogPrefix = c.binary, c.id
+		h.Binary, h.Inputs, h.LogPrefix = c.binary, c.inputs, c.id
 	}
 	return h, e
 }
@@ -139,10 +139,10 @@ func (r *relay) run() {
 	}()
 	c.mu.Lock()
 	c.relays.links++
-	nth := c.relays.links
-	c.mu.Unlock()
 	var err error
-	if r.numbers, err = link.NewNumbers(nth); err != nil {
+	r.numbers, err = link.NewNumbers(c.relays.links)
+	c.mu.Unlock()
+	if err != nil {
 		c.log.Warn().Err(err).Msg("connection has had too many links")
 		c.end(transport.ReasonNodeGone)
 		return
@@ -353,6 +353,7 @@ func (r *relay) endLarge() {
 var (
 	eventPrefix    = []byte(`{"event":"`)
 	startedEvent   = []byte(`{"event":"stream.started"`)
+	refusedEvent   = []byte(`{"event":"input.refused"`)
 	shutdownEvent  = []byte(`{"event":"server.shutdown"`)
 	failurePrefix  = []byte(`,"ok":false,`)
 	streamNoMember = []byte(`"stream_no"`)
@@ -373,7 +374,7 @@ func (r *relay) pass(kind link.Kind, msg []byte) (err error) {
 		return r.passAnswer(msg)
 	case bytes.HasPrefix(msg, shutdownEvent): // the client's own server goes on
 	default:
-		if bytes.HasPrefix(msg, startedEvent) {
+		if bytes.HasPrefix(msg, startedEvent) || bytes.HasPrefix(msg, refusedEvent) {
 			if msg, err = r.mapNumber(msg); err != nil {
 				return err
 			}

@@ -1,101 +1,36 @@
 package rpc
 
 import (
-	"cmp"
 	"context"
-	"errors"
 	"io"
 	"sync"
-	"unicode/utf8"
+	"sync/atomic"
 
 	"trl/pool"
 	"trl/protocol"
 	"trl/web/auth"
 	"trl/web/rpc/credit"
+	"trl/web/rpc/source"
 )
 
 // maxStreams is how many streams one connection may follow at a time; each takes a goroutine.
 const maxStreams = 1024
 
-// source is where a stream comes from: a command, a background process or a terminal.
-type source struct {
-	stream, exec, process string
-	terminal              *pool.Terminal // nil for a command or process
-	session               string
-	output                string // the name of the event that carries output
-	journal               *pool.Journal
-	done                  <-chan struct{}      // closed when the command, process or terminal has ended
-	endOffset             func() int64         // after done: where its own output ends. Processes that it left running may have written more
-	exit                  func() (string, any) // after done: name and data of the last event
-	recording             string               // id of a command's recording; "" if there is none
-}
-
-func execSource(e *pool.Exec) source {
-	return source{
-		stream: e.StreamID(), exec: e.ID(), session: e.Session().ID(), output: "exec.output",
-		journal: e.Journal(), done: e.Done(), endOffset: e.EndOffset,
-		exit: func() (string, any) { x := e.Exit(); return "exec.exit", &x }, recording: e.RecordingID(),
-	}
-}
-
-func processSource(p *pool.Process) source {
-	return source{
-		stream: p.StreamID(), process: p.ID(), session: p.Session().ID(), output: "process.output",
-		journal: p.Journal(), done: p.Done(), endOffset: p.EndOffset,
-		exit: func() (string, any) { x := p.Info(); return "process.exit", &x },
-	}
-}
-
-func termSource(t *pool.Terminal) source {
-	return source{
-		stream: t.StreamID(), terminal: t, session: t.Session().ID(), output: "term.output",
-		journal: t.Journal(), done: t.Done(), endOffset: t.Journal().Size,
-		exit: func() (string, any) { i := t.Info(); return "term.exit", &i },
-	}
-}
-
-// term returns the terminal's id, or "" for a command or process.
-func (src *source) term() string {
-	if src.terminal == nil {
-		return ""
-	}
-	return src.terminal.ID()
-}
-
-// name returns the id under which the session's events know the source.
-func (src *source) name() string { return cmp.Or(src.exec, src.process, src.term()) }
-
-func (src *source) ended() bool {
-	select {
-	case <-src.done:
-		return true
-	default:
-		return false
-	}
-}
-
-func (src *source) attach(offset int64, f pool.ReadOptions) (*pool.Reader, error) {
-	r, err := src.journal.Attach(offset, f)
-	if errors.Is(err, pool.ErrOffsetBeyondEnd) {
-		return nil, protocol.Errorf(protocol.StreamNotFound, "offset lies beyond the end of the stream").With("size", src.journal.Size())
-	}
-	return r, err
-}
-
 // subscription is one stream to one client. Its pump reads the journal and sends events until the stream or the connection ends, or until stop. A
 // connection has at most one subscription to a stream, so no byte comes twice.
 type subscription struct {
-	source
+	source.Source
 	*subscriptionEnd
 	r            *pool.Reader
-	number       uint64         // the stream's number in binary frames
-	viewer       *pool.Viewer   // nil unless the source is a terminal
-	showScreen   bool           // send the terminal's screen first
-	history      bool           // send what is kept, and the screen after it if the beginning is missing
-	startMissing bool           // the beginning of what is kept is missing
-	block        bool           // the program waits for r, except while the client is silent
-	credit       *credit.Credit // nil: no window; set before the pump starts
-	stopped      chan struct{}  // closed by stop
+	number       uint64                         // the stream's number in binary frames
+	viewer       *pool.Viewer                   // nil unless the source is a terminal
+	showScreen   bool                           // send the terminal's screen first
+	history      bool                           // send what is kept, and the screen after it if the beginning is missing
+	startMissing bool                           // the beginning of what is kept is missing
+	block        bool                           // the program waits for r, except while the client is silent
+	credit       *credit.Credit                 // nil: no window; set before the pump starts
+	refusal      atomic.Pointer[protocol.Error] // of an input frame; nil: later ones may be taken
+	stopped      chan struct{}                  // closed by stop
 	stopping     sync.Once
 	minOffset    int64 // size of the stream at the attach; that much is sent even if the command has ended before
 }
@@ -145,10 +80,10 @@ func streamAck(k *call, q *protocol.StreamAck) (any, bool, error) {
 
 // subscribeLocked answers k and sends the stream from offset on, at most window bytes beyond what the client has acknowledged (0: no such bound). mu
 // is held.
-func (c *conn) subscribeLocked(k *call, src source, offset int64, block bool, window int64) (any, bool, error) {
+func (c *conn) subscribeLocked(k *call, src source.Source, offset int64, block bool, window int64) (any, bool, error) {
 	return c.followLocked(k, src, offset, block, func(sub *subscription) any {
 		sub.credit = credit.New(window, offset)
-		return &protocol.StreamOpened{ExecID: src.exec, ProcessID: src.process, StreamID: src.stream, StreamNo: c.numberStream(sub), Offset: offset, RecordingID: src.recording}
+		return &protocol.StreamOpened{ExecID: src.Exec, ProcessID: src.Process, StreamID: src.Stream, StreamNo: c.numberStream(sub), Offset: offset, InputOffset: c.inputOffset(sub), RecordingID: src.Recording}
 	})
 }
 
@@ -162,7 +97,7 @@ func (c *conn) numberStream(sub *subscription) uint64 {
 
 // followLocked is subscribeLocked with another answer. The goroutine that answers also pumps, so nothing of the stream can come before the answer. An
 // earlier subscription to the stream has ended by then. mu is held.
-func (c *conn) followLocked(k *call, src source, offset int64, block bool, answer func(*subscription) any) (any, bool, error) {
+func (c *conn) followLocked(k *call, src source.Source, offset int64, block bool, answer func(*subscription) any) (any, bool, error) {
 	sub, before, err := c.attachLocked(src, offset, block && c.principal.Role != auth.Viewer) // a viewer may not hold up a command
 	if err != nil {
 		return nil, false, err
@@ -197,8 +132,8 @@ func (c *conn) checkStreamsLocked() error {
 
 // attachLocked attaches to the stream and stops before, the subscription that this one replaces. The caller runs the pump once before is gone, and
 // calls unsubscribe in any case. mu is held.
-func (c *conn) attachLocked(src source, offset int64, block bool) (sub, before *subscription, err error) {
-	before = c.subs[src.stream]
+func (c *conn) attachLocked(src source.Source, offset int64, block bool) (sub, before *subscription, err error) {
+	before = c.subs[src.Stream]
 	if before == nil {
 		if err := c.checkStreamsLocked(); err != nil {
 			return nil, nil, err
@@ -213,18 +148,18 @@ func (c *conn) attachLocked(src source, offset int64, block bool) (sub, before *
 		}
 	}()
 	// A binary frame may end in the middle of a character, so that what a user types appears at once.
-	r, err := src.attach(offset, pool.ReadOptions{Block: block, Text: !c.binary})
+	r, err := src.Attach(offset, pool.ReadOptions{Block: block, Text: !c.binary})
 	if err != nil {
 		return nil, nil, err
 	}
 	c.streamNo += c.stride
-	sub = &subscription{source: src, subscriptionEnd: &subscriptionEnd{gone: make(chan struct{})}, r: r, number: c.streamNo, block: block, stopped: make(chan struct{}), minOffset: src.journal.Size()}
-	c.subs[src.stream] = sub
+	sub = &subscription{Source: src, subscriptionEnd: &subscriptionEnd{gone: make(chan struct{})}, r: r, number: c.streamNo, block: block, stopped: make(chan struct{}), minOffset: src.Journal.Size()}
+	c.subs[src.Stream], c.numbered[sub.number] = sub, sub
 	if before != nil {
 		before.next = sub.subscriptionEnd
 		before.stop()
-	} else if w := c.watches[src.session]; w != nil {
-		w.noteLocked(src.name(), sub.subscriptionEnd)
+	} else if w := c.watches[src.Session]; w != nil {
+		w.noteLocked(src.Name(), sub.subscriptionEnd)
 	}
 	return sub, before, nil
 }
@@ -259,8 +194,9 @@ func (c *conn) unsubscribeLocked(sub *subscription) {
 		sub.viewer.Leave()
 	}
 	c.usage.Streams.Add(-1)
-	if c.subs[sub.stream] == sub {
-		delete(c.subs, sub.stream)
+	delete(c.numbered, sub.number)
+	if c.subs[sub.Stream] == sub {
+		delete(c.subs, sub.Stream)
 	}
 	close(sub.gone)
 }
@@ -271,7 +207,7 @@ func (c *conn) pump(sub *subscription) {
 	if sub.showScreen && !c.sendScreen(sub, -1) {
 		return
 	}
-	running := doneContext{context.Background(), sub.done}
+	running := doneContext{context.Background(), sub.Done}
 	for {
 		if !c.sendScreenAfterReplay(sub) {
 			return
@@ -285,7 +221,7 @@ func (c *conn) pump(sub *subscription) {
 		}
 		if err == io.EOF { // no process holds the pipes; the result will come soon
 			select {
-			case <-sub.done:
+			case <-sub.Done:
 			case <-sub.stopped: // stop, or the connection has ended
 				return
 			}
@@ -295,7 +231,7 @@ func (c *conn) pump(sub *subscription) {
 		break
 	}
 	// The command has ended. Processes that it left running may write more into the stream, but this subscription ends here.
-	for end := max(sub.endOffset(), sub.minOffset); sub.r.Behind(end); {
+	for end := max(sub.EndOffset(), sub.minOffset); sub.r.Behind(end); {
 		ch, err := sub.r.Next(context.Background())
 		if err == io.EOF {
 			break
@@ -308,7 +244,7 @@ func (c *conn) pump(sub *subscription) {
 		return
 	}
 	if c.ctx.Err() == nil {
-		name, data := sub.exit()
+		name, data := sub.Exit()
 		sub.exitSent = c.sendEvent(name, data)
 	}
 }
@@ -321,19 +257,19 @@ func (c *conn) sendChunk(sub *subscription, ch pool.Chunk) bool {
 	case pool.DirectedEvent:
 		return note.To != sub.viewer || c.sendEvent(note.Event.Name, note.Event.Data)
 	}
-	if ch.Gap > 0 && sub.terminal != nil && !sub.history {
+	if ch.Gap > 0 && sub.Terminal != nil && !sub.history {
 		return c.sendScreen(sub, ch.Offset-ch.Gap)
 	}
 	if ch.Gap > 0 {
 		sub.startMissing = true
 		c.srv.m.Gaps.Inc()
 		c.srv.m.GapBytes.Add(float64(ch.Gap))
-		if !c.sendEvent("stream.gap", &protocol.StreamGap{StreamID: sub.stream, From: ch.Offset - ch.Gap, To: ch.Offset}) {
+		if !c.sendEvent("stream.gap", &protocol.StreamGap{StreamID: sub.Stream, From: ch.Offset - ch.Gap, To: ch.Offset}) {
 			return false
 		}
 	}
 	o := protocol.Output{
-		StreamID: sub.stream, TermID: sub.term(), ExecID: sub.exec, ProcessID: sub.process,
+		StreamID: sub.Stream, TermID: sub.Term(), ExecID: sub.Exec, ProcessID: sub.Process,
 		Offset: ch.Offset, Stream: ch.Stream.String(), Data: ch.Data, Replay: ch.Replay,
 	}
 	return c.sendOutput(sub, &o)
@@ -355,10 +291,10 @@ func (c *conn) sendScreenAfterReplay(sub *subscription) bool {
 	}
 	from := sub.r.Offset()
 	late := from >= sub.minOffset+replaySlack
-	if !late && sub.r.Behind(sub.journal.Size()) {
+	if !late && sub.r.Behind(sub.Journal.Size()) {
 		return true
 	}
-	text, at, err := sub.terminal.Screen(c.ctx)
+	text, at, err := sub.Terminal.Screen(c.ctx)
 	if err != nil { // the client has gone
 		return false
 	}
@@ -372,7 +308,7 @@ func (c *conn) sendScreenAfterReplay(sub *subscription) bool {
 // sendScreen sends the terminal's screen in place of output from offset from on, which is missing. from is negative if the client has asked for the
 // screen.
 func (c *conn) sendScreen(sub *subscription, from int64) bool {
-	text, at, err := sub.terminal.Screen(c.ctx)
+	text, at, err := sub.Terminal.Screen(c.ctx)
 	if err != nil { // the client has gone
 		return false
 	}
@@ -384,11 +320,11 @@ func (c *conn) sendSnapshot(sub *subscription, from int64, text []byte, at int64
 	if from >= 0 && from < at {
 		c.srv.m.Gaps.Inc()
 		c.srv.m.GapBytes.Add(float64(at - from))
-		if !c.sendEvent("stream.gap", &protocol.StreamGap{StreamID: sub.stream, From: from, To: at}) {
+		if !c.sendEvent("stream.gap", &protocol.StreamGap{StreamID: sub.Stream, From: from, To: at}) {
 			return false
 		}
 	}
-	return c.sendOutput(sub, &protocol.Output{StreamID: sub.stream, TermID: sub.terminal.ID(), Offset: at, Stream: "tty", Data: text, Replay: true, Snapshot: true})
+	return c.sendOutput(sub, &protocol.Output{StreamID: sub.Stream, TermID: sub.Terminal.ID(), Offset: at, Stream: "tty", Data: text, Replay: true, Snapshot: true})
 }
 
 // sendOutput sends a piece of output in the form that this client uses.
@@ -400,7 +336,7 @@ func (c *conn) sendOutput(sub *subscription, o *protocol.Output) bool {
 	if c.binary {
 		err = c.out.SendBinary(func(dst []byte) []byte { return protocol.AppendBinary(dst, sub.number, o) })
 	} else {
-		err = c.out.Send(func(dst []byte) []byte { return protocol.AppendOutput(dst, sub.output, o) })
+		err = c.out.Send(func(dst []byte) []byte { return protocol.AppendOutput(dst, sub.Output, o) })
 	}
 	if err == nil {
 		c.bytesOut.Add(float64(len(o.Data)))
@@ -422,18 +358,4 @@ func (k *call) detach(stream string) (any, bool, error) {
 		sub.await(k.c.ctx)
 		return nil, false, nil
 	})
-}
-
-// cutBetweenCharacters returns the beginning of p, at most limit bytes, cut between characters. It is empty only if p is.
-func cutBetweenCharacters(p []byte, limit int64) []byte {
-	if int64(len(p)) <= limit {
-		return p
-	}
-	cut := int(max(limit, 1))
-	for at := max(0, cut-utf8.UTFMax+1); at < cut; at++ {
-		if _, n := utf8.DecodeRune(p[at:]); at+n > cut {
-			return p[:cmp.Or(at, n)]
-		}
-	}
-	return p[:cut]
 }

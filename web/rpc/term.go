@@ -8,6 +8,7 @@ import (
 	"trl/protocol"
 	"trl/web/auth"
 	"trl/web/rpc/credit"
+	"trl/web/rpc/source"
 )
 
 func termOpen(k *call, q *protocol.TermOpen) (any, bool, error) {
@@ -35,14 +36,14 @@ func termOpen(k *call, q *protocol.TermOpen) (any, bool, error) {
 func (k *call) followOpenedLocked(t *pool.Terminal, q *protocol.TermOpen, answer func(*protocol.TermOpened) any) (any, bool, error) {
 	c := k.c
 	before := c.viewerLocked(t) // a request_key may stand for a terminal to which this connection is attached already
-	return c.followLocked(k, termSource(t), 0, q.OnSlow != "skip", func(sub *subscription) any {
+	return c.followLocked(k, source.OfTerminal(t), 0, q.OnSlow != "skip", func(sub *subscription) any {
 		sub.viewer = t.AddViewer(pool.AttachRequest{Label: c.viewerLabel(), Control: true, Cols: q.Cols, Rows: q.Rows, Replaces: before, Windowed: sub.windowReader(q.WindowBytes)})
 		sub.credit = credit.New(q.WindowBytes, 0)
 		id, _, claim := sub.viewer.Attached()
 		info := t.Info()
 		return answer(&protocol.TermOpened{
 			TermID: t.ID(), SessionID: t.Session().ID(), StreamID: t.StreamID(), StreamNo: c.numberStream(sub), Pid: info.Pid, ViewerID: id, Claim: claim, RecordingID: t.RecordingID(),
-			StateLost: info.StateLost,
+			InputOffset: c.inputOffset(sub), StateLost: info.StateLost,
 		})
 	})
 }
@@ -102,7 +103,7 @@ func termInput(k *call, q *protocol.TermInput) (any, bool, error) {
 	if err != nil {
 		return nil, false, err
 	}
-	return nil, false, t.Input(v, data)
+	return k.takeRequest(t.StreamID(), q.Offset, func(at int64) (int64, error) { return t.Input(v, at, data) })
 }
 
 func termResize(k *call, q *protocol.TermResize) (any, bool, error) {
@@ -170,7 +171,7 @@ func termAttach(k *call, q *protocol.TermAttach) (any, bool, error) {
 		offset = *q.Offset
 	}
 	before := c.viewerLocked(t)
-	return c.followLocked(k, termSource(t), offset, block, func(sub *subscription) any {
+	return c.followLocked(k, source.OfTerminal(t), offset, block, func(sub *subscription) any {
 		sub.viewer = t.AddViewer(pool.AttachRequest{Label: c.viewerLabel(), Control: control, Claim: q.Claim, Cols: q.Cols, Rows: q.Rows, Replaces: before, Windowed: sub.windowReader(q.WindowBytes)})
 		sub.showScreen, sub.credit = q.Snapshot, credit.New(q.WindowBytes, offset)
 		sub.history, sub.startMissing = q.History, q.Offset == nil && offset > 0
@@ -178,7 +179,7 @@ func termAttach(k *call, q *protocol.TermAttach) (any, bool, error) {
 		id, mode, claim := sub.viewer.Attached()
 		return &protocol.TermAttached{
 			TermID: t.ID(), StreamID: t.StreamID(), StreamNo: c.numberStream(sub), Offset: offset, Mode: mode, Cols: info.Cols, Rows: info.Rows, State: info.State,
-			ViewerID: id, Claim: claim, RecordingID: info.RecordingID,
+			ViewerID: id, Claim: claim, InputOffset: c.inputOffset(sub), RecordingID: info.RecordingID,
 		}
 	})
 }

@@ -9,6 +9,7 @@ import (
 	"trl/pool"
 	"trl/pool/events"
 	"trl/protocol"
+	"trl/web/rpc/source"
 	"trl/web/transport"
 )
 
@@ -75,8 +76,8 @@ func (c *conn) watch(k *call, s *pool.Session) (any, bool, error) {
 	}
 	c.watches[s.ID()] = w
 	for _, sub := range c.subs {
-		if sub.session == s.ID() {
-			w.noteLocked(sub.name(), sub.subscriptionEnd)
+		if sub.Session == s.ID() {
+			w.noteLocked(sub.Name(), sub.subscriptionEnd)
 		}
 	}
 	c.subscribed.Store(true)
@@ -181,27 +182,27 @@ func (c *conn) followsStream(stream string) bool {
 // follow sends a command's output and exit, unless the connection gets or got them by another subscription.
 func (w *watch) follow(e *pool.Exec) {
 	c := w.c
-	src := execSource(e)
+	src := source.OfExec(e)
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if w.outputEnds[src.exec] != nil {
+	if w.outputEnds[src.Exec] != nil {
 		return
 	}
-	if sub := c.subs[src.stream]; sub != nil {
-		w.noteLocked(src.exec, sub.subscriptionEnd)
+	if sub := c.subs[src.Stream]; sub != nil {
+		w.noteLocked(src.Exec, sub.subscriptionEnd)
 		return
 	}
 	sub, _, err := c.attachLocked(src, 0, false)
 	if err != nil {
 		return
 	}
-	w.noteLocked(src.exec, sub.subscriptionEnd)
+	w.noteLocked(src.Exec, sub.subscriptionEnd)
 	w.outputs.Go(func() { // pumps; ends with the command, the watch or the connection; leave waits for it
 		c.containPanic("session.watch", func() {
 			defer c.unsubscribe(sub)
 			defer context.AfterFunc(w.ctx, sub.stop)()
 			if c.binary { // no request opened this stream, so no answer has its number
-				c.sendEvent("stream.started", &protocol.StreamStarted{StreamID: src.stream, StreamNo: sub.number, ExecID: src.exec})
+				c.sendEvent("stream.started", &protocol.StreamStarted{StreamID: src.Stream, StreamNo: sub.number, ExecID: src.Exec})
 			}
 			c.pump(sub)
 		})

@@ -68,6 +68,9 @@ func (t *HTTP) Outbox() *Outbox { return t.out }
 // IsBinary returns false: every message is a line.
 func (t *HTTP) IsBinary() bool { return false }
 
+// TakesInput returns false.
+func (t *HTTP) TakesInput() bool { return false }
+
 // Follows reports whether the client takes events after the answer.
 func (t *HTTP) Follows() bool { return t.follows }
 

@@ -21,6 +21,7 @@ type Link struct {
 	out    *Outbox
 	client string // the id of the client's connection
 	binary bool
+	inputs bool
 	large  func() error // set once in BeforeLarge
 
 	keep       bool          // the link serves another client afterwards
@@ -31,7 +32,7 @@ type Link struct {
 
 // NewLink returns the transport over an accepted link, for the client that h describes.
 func NewLink(l *link.Conn, h *link.Hello) *Link {
-	t := &Link{link: l, client: h.LogPrefix, binary: h.Binary, keep: h.Keep, done: make(chan struct{}), out: &Outbox{w: l.Frames(), seal: sealWebSocket, long: frameHeader}}
+	t := &Link{link: l, client: h.LogPrefix, binary: h.Binary, inputs: h.Inputs, keep: h.Keep, done: make(chan struct{}), out: &Outbox{w: l.Frames(), seal: sealWebSocket, long: frameHeader}}
 	l.BeforeLarge(func() error { return t.large() })
 	return t
 }
@@ -48,12 +49,15 @@ func (t *Link) Outbox() *Outbox { return t.out }
 // IsBinary reports whether the client wants output in binary frames.
 func (t *Link) IsBinary() bool { return t.binary }
 
+// TakesInput reports whether the client may send binary frames, and its node passes them on.
+func (t *Link) TakesInput() bool { return t.inputs }
+
 // Read returns the client's next message.
 func (t *Link) Read() ([]byte, error) {
 	kind, msg, err := t.link.Read()
 	switch {
 	case err == nil && kind != link.Text:
-		return nil, errBinary
+		return msg, ErrBinary
 	case err == nil && link.IsEnd(kind, msg): // the client sends no more, and still reads
 		t.halfClosed.Store(true)
 		return nil, ErrHalfClosed

@@ -50,8 +50,10 @@ type Conn interface {
 	Outbox() *Outbox
 	// IsBinary reports whether the client wants output in binary frames.
 	IsBinary() bool
+	// TakesInput reports whether the client may send binary frames.
+	TakesInput() bool
 	// Read returns the next message, which is valid until the next Read. A *protocol.Error is for the client; reading goes on after it, except after
-	// REQUEST_TOO_LARGE. ErrHalfClosed means that the client sends no more and still reads.
+	// REQUEST_TOO_LARGE. ErrHalfClosed means that the client sends no more and still reads. ErrBinary comes with a message: a binary frame.
 	Read() ([]byte, error)
 	// BeforeLarge sets a function, once and before Read. Read calls it before it reads more than KeepBuffer of a message; it may fail.
 	BeforeLarge(f func() error)
@@ -68,6 +70,7 @@ type Conn interface {
 
 var (
 	ErrHalfClosed = errors.New("client will send no more")
+	ErrBinary     = errors.New("the message is a binary frame")
 	ErrHTTP       = errors.New("client speaks HTTP")
 )
 

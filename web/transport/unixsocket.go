@@ -48,6 +48,9 @@ func NewInProcess(end net.Conn, limits Limits, slowLimit time.Duration) *UnixSoc
 // IsBinary returns false: every message is a line.
 func (t *UnixSocket) IsBinary() bool { return false }
 
+// TakesInput returns false.
+func (t *UnixSocket) TakesInput() bool { return false }
+
 // Outbox returns the connection's Outbox.
 func (t *UnixSocket) Outbox() *Outbox { return t.out }
 

@@ -11,8 +11,6 @@ import (
 	"unicode/utf8"
 
 	"github.com/coder/websocket"
-
-	"trl/protocol"
 )
 
 const (
@@ -119,9 +117,10 @@ func (t *WebSocket) Outbox() *Outbox { return t.out }
 // IsBinary reports whether the client wants output in binary frames.
 func (t *WebSocket) IsBinary() bool { return t.ws.Subprotocol() == SubprotocolBinary }
 
-func (t *WebSocket) noteHeard() { t.lastHeard.set(time.Now()) }
+// TakesInput is IsBinary.
+func (t *WebSocket) TakesInput() bool { return t.IsBinary() }
 
-var errBinary = protocol.Errorf(protocol.InvalidRequest, "binary frames carry no requests")
+func (t *WebSocket) noteHeard() { t.lastHeard.set(time.Now()) }
 
 // Read returns the next message.
 func (t *WebSocket) Read() ([]byte, error) {
@@ -135,7 +134,7 @@ func (t *WebSocket) Read() ([]byte, error) {
 	t.buf, err = readInto(t.buf[:0], r, t.large)
 	t.noteHeard()
 	if err == nil && kind != websocket.MessageText {
-		err = errBinary
+		err = ErrBinary
 	}
 	return t.buf, err
 }

@@ -35,6 +35,7 @@ Code = Literal[
     "RECORDING_NOT_FOUND",
     "NODE_UNREACHABLE",
     "DIRECTORY_UNAVAILABLE",
+    "OFFSET_MISMATCH",
 ]
 
 # When a client may send a request again after it has lost the connection on which it waited for the answer. protocol/repeat.go has the rules.
@@ -233,6 +234,7 @@ class ExecInput(TypedDict):
     data: NotRequired[str]
     encoding: NotRequired[Literal["utf-8", "base64"]]
     eof: NotRequired[bool]
+    offset: NotRequired[int]
 
 
 class ExecResult(TypedDict):
@@ -345,6 +347,16 @@ GapRange = TypedDict(
 )
 
 
+class InputRefused(TypedDict):
+    stream_no: int
+    offset: int
+    error: Error
+
+
+class InputTaken(TypedDict):
+    input_offset: int
+
+
 class Isolation(TypedDict):
     tier: str
     why: str
@@ -390,6 +402,7 @@ class Logs(TypedDict):
     next_offset: int
     eof: bool
     gap: NotRequired[GapRange]
+    input_offset: NotRequired[int]
 
 
 class Node(TypedDict):
@@ -468,6 +481,7 @@ class ProcessInput(TypedDict):
     data: NotRequired[str]
     encoding: NotRequired[Literal["utf-8", "base64"]]
     eof: NotRequired[bool]
+    offset: NotRequired[int]
 
 
 class ProcessKill(TypedDict):
@@ -787,6 +801,7 @@ class StreamOpened(TypedDict):
     stream_id: str
     stream_no: NotRequired[int]
     offset: int
+    input_offset: NotRequired[int]
     recording_id: NotRequired[str]
 
 
@@ -824,6 +839,7 @@ class TermAttached(TypedDict):
     state: Literal["running", "exited"]
     viewer_id: str
     claim: NotRequired[int]
+    input_offset: NotRequired[int]
     recording_id: NotRequired[str]
 
 
@@ -873,6 +889,7 @@ class TermInput(TypedDict):
     term_id: str
     data: str
     encoding: NotRequired[Literal["utf-8", "base64"]]
+    offset: NotRequired[int]
 
 
 class TermOpen(TypedDict):
@@ -897,6 +914,7 @@ class TermOpened(TypedDict):
     pid: int
     viewer_id: str
     claim: int
+    input_offset: NotRequired[int]
     recording_id: NotRequired[str]
     state_lost: NotRequired[list[str]]
 

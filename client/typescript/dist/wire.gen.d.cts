@@ -237,6 +237,8 @@ export interface ExecInput {
   encoding?: "utf-8" | "base64";
   /** close the standard input after `data` (false) */
   eof?: boolean;
+  /** where in the input `data` begins: the number of bytes of input before it, or OFFSET_MISMATCH. Send it again with the same offset if its answer was lost (after the input so far) */
+  offset?: number;
 }
 
 export interface ExecResult {
@@ -429,6 +431,20 @@ export interface GapRange {
   to: number;
 }
 
+export interface InputRefused {
+  /** the stream's number */
+  stream_no: number;
+  /** the offset of the frame */
+  offset: number;
+  /** why it was not taken */
+  error: Error;
+}
+
+export interface InputTaken {
+  /** how many bytes of input there are now */
+  input_offset: number;
+}
+
 export interface Isolation {
   /** cgroup or none */
   tier: string;
@@ -503,6 +519,8 @@ export interface Logs {
   eof: boolean;
   /** the bytes before the first chunk that the ring no longer has */
   gap?: GapRange;
+  /** how many bytes of input there are: [input frames](#input-frames) continue there; absent if this connection cannot send any, or no input is taken */
+  input_offset?: number;
 }
 
 export interface Node {
@@ -635,6 +653,8 @@ export interface ProcessInput {
   encoding?: "utf-8" | "base64";
   /** close the standard input after `data` (false) */
   eof?: boolean;
+  /** where in the input `data` begins: the number of bytes of input before it, or OFFSET_MISMATCH. Send it again with the same offset if its answer was lost (after the input so far) */
+  offset?: number;
 }
 
 export interface ProcessKill {
@@ -1156,6 +1176,8 @@ export interface StreamOpened {
   stream_no?: number;
   /** bytes of the stream before this one, stdout and stderr together in the order in which the server read them */
   offset: number;
+  /** how many bytes of input there are: [input frames](#input-frames) continue there; absent if this connection cannot send any, or no input is taken */
+  input_offset?: number;
   /** the recording of the command; absent if there is none */
   recording_id?: string;
 }
@@ -1218,6 +1240,8 @@ export interface TermAttached {
   viewer_id: string;
   /** when it asked for control, as a growing number; absent: it only watches */
   claim?: number;
+  /** how many bytes of input there are: [input frames](#input-frames) continue there; absent if this connection cannot send any, or no input is taken */
+  input_offset?: number;
   /** its recording in progress; absent if there is none */
   recording_id?: string;
 }
@@ -1301,6 +1325,8 @@ export interface TermInput {
   data: string;
   /** how `data` is written (utf-8) */
   encoding?: "utf-8" | "base64";
+  /** where in the input `data` begins: the number of bytes of input before it, or OFFSET_MISMATCH. Send it again with the same offset if its answer was lost (after the input so far) */
+  offset?: number;
 }
 
 export interface TermOpen {
@@ -1343,6 +1369,8 @@ export interface TermOpened {
   viewer_id: string;
   /** when it asked for control, as a growing number; absent: it only watches */
   claim: number;
+  /** how many bytes of input there are: [input frames](#input-frames) continue there; absent if this connection cannot send any, or no input is taken */
+  input_offset?: number;
   /** its recording in progress; absent if there is none */
   recording_id?: string;
   /** the parts of the session's state after its last answered command that the terminal does not have; absent if none */
@@ -1525,7 +1553,7 @@ export interface Methods {
   /** Waits for a command and returns its output from an offset on, in the shape of exec.run. With `timeout_s` or `yield_ms` it answers after that time at the latest, with `running: true` and the output so far; the command goes on. */
   "exec.wait": { params: ExecWait; result: ExecResult };
   /** Writes to the standard input of a command started with interactive_stdin. */
-  "exec.input": { params: ExecInput; result: {} };
+  "exec.input": { params: ExecInput; result: InputTaken };
   /** Ends a running command, or removes a queued one from the queue; the session keeps its state. With `signal` it sends only that signal, to the processes that the table under [Signals](#signals) names, and answers at once. If nothing runs, `cancelled` is false. */
   "exec.cancel": { params: ExecCancel; result: ExecCancelled };
   /** Replays a command's output from an offset and follows it to its exec.exit. It also works after the end. */
@@ -1545,7 +1573,7 @@ export interface Methods {
   /** Ends a process.logs with `follow`. */
   "process.detach": { params: ProcessRef; result: {} };
   /** Writes to the standard input of a process started with `stdin: "open"`. */
-  "process.input": { params: ProcessInput; result: {} };
+  "process.input": { params: ProcessInput; result: InputTaken };
   /** Ends a process and its whole tree, and answers when they are gone. With `signal` it sends only that signal and answers at once. */
   "process.kill": { params: ProcessKill; result: ProcessInfo };
   /** Waits until a process exits, listens, prints or answers. After a timeout, or if the process ends before the condition, `met` is false. A viewer may wait only for `exit` and `output`. */
@@ -1553,7 +1581,7 @@ export interface Methods {
   /** Opens a terminal with the session's current state and attaches this connection to it: its output comes as `term.output` events, then one `term.exit`. Without a command it runs the session's shell, interactive. */
   "term.open": { params: TermOpen; result: TermOpened };
   /** Types into a terminal. An attached connection without control may not. */
-  "term.input": { params: TermInput; result: {} };
+  "term.input": { params: TermInput; result: InputTaken };
   /** Reports the size of this client's window. The terminal gets that size. An attached connection without control may not. */
   "term.resize": { params: TermResize; result: {} };
   /** Ends a terminal and everything that was started in it (HUP, TERM, KILL), and answers when it is gone. */
@@ -1626,6 +1654,8 @@ export interface Events {
   "term.exit": TermInfo;
   /** The number of a stream in binary frames, if no answer gave it. */
   "stream.started": StreamStarted;
+  /** Input that came in a binary frame was not taken. */
+  "input.refused": InputRefused;
   /** Bytes of a stream that this connection will not get: the ring no longer has them, or the client was too slow. */
   "stream.gap": StreamGap;
   /** The server ends; connections close with 1012. */
@@ -1663,4 +1693,5 @@ export type Code =
   | "SHARE_NOT_FOUND"
   | "RECORDING_NOT_FOUND"
   | "NODE_UNREACHABLE"
-  | "DIRECTORY_UNAVAILABLE";
+  | "DIRECTORY_UNAVAILABLE"
+  | "OFFSET_MISMATCH";

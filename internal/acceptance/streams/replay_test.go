@@ -405,26 +405,13 @@ func TestTerminalSurvivesKilledGateways(t *testing.T) {
 	typed := make(chan int)
 	go func() { // types line after line until the last kill
 		a := rig.Again{G: g}
-		sent := 0
+		sent, offset := 0, 0
 		for killing.Err() == nil {
-			f, err := a.Ask(ctx, "term.input", object{"term_id": e.Id, "data": fmt.Sprintf("%d\r", sent+1)}, nil)
-			if err == nil && f.Error == nil {
-				sent++
-			} else if f.Error == nil { // it is not known whether it was taken
-				time.Sleep(20 * time.Millisecond)
-				var shown rig.Frame
-				for ctx.Err() == nil {
-					if shown, err = a.Ask(ctx, "term.snapshot", object{"term_id": e.Id}, nil); err == nil && shown.Error == nil {
-						break
-					}
-				}
-				lines := shown.Data["lines"].([]any)
-				for i := len(lines) - 1; i >= 0; i-- {
-					if last, err := strconv.Atoi(fmt.Sprint(lines[i])); err == nil {
-						sent = max(sent, last)
-						break
-					}
-				}
+			line := fmt.Sprintf("%d\r", sent+1)
+			f, err := a.Ask(ctx, "term.input", object{"term_id": e.Id, "data": line, "offset": offset}, nil)
+			taken := err == nil && f.Error == nil || f.Code() == "OFFSET_MISMATCH" && f.Error.Details.Num("input_offset") == offset+len(line) // its answer was lost
+			if taken {
+				sent, offset = sent+1, offset+len(line)
 			}
 		}
 		if a.Ws != nil {

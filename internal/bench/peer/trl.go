@@ -116,16 +116,27 @@ func (t *trlConn) Run(command string) (Result, error) {
 // trlStream is the output of one exec or terminal on a connection, and its input.
 type trlStream struct {
 	*trlConn
-	input  string // the method
-	id     string // of the exec or terminal
-	idName string
+	next protocol.InputFrame // its number, and where the next input begins
 }
 
+// stream makes a stream of the answer that has opened it.
+func (t *trlConn) stream(number uint64, inputOffset *int64) *trlStream {
+	s := &trlStream{trlConn: t, next: protocol.InputFrame{StreamNo: number}}
+	if inputOffset != nil {
+		s.next.Offset = *inputOffset
+	}
+	return s
+}
+
+// Write sends a frame, which has no answer.
 func (s *trlStream) Write(p []byte) error {
-	return s.send(s.input, map[string]any{s.idName: s.id, "data": string(p)})
+	s.next.Data = p
+	frame := protocol.AppendInput(nil, &s.next)
+	s.next.Offset += int64(len(p))
+	return s.c.Write(s.ctx, websocket.MessageBinary, frame)
 }
 
-// Read passes over the answers of input.
+// Read returns the next output.
 func (s *trlStream) Read() ([]byte, error) {
 	for {
 		kind, b, err := s.c.Read(s.ctx)
@@ -142,14 +153,19 @@ func (s *trlStream) Read() ([]byte, error) {
 			OK    *bool
 			Error json.RawMessage
 			Event string
-			Data  struct{ Data, Encoding string }
+			Data  struct {
+				Data, Encoding string
+				Error          json.RawMessage // of input.refused
+			}
 		}
 		if err := json.Unmarshal(b, &m); err != nil {
 			return nil, err
 		}
 		switch {
 		case m.OK != nil && !*m.OK:
-			return nil, fmt.Errorf("%s: %s", s.input, m.Error)
+			return nil, fmt.Errorf("refused: %s", m.Error)
+		case m.Event == "input.refused":
+			return nil, fmt.Errorf("input refused: %s", m.Data.Error)
 		case m.Event == "exec.exit", m.Event == "term.exit":
 			return nil, io.EOF
 		case m.Event != "exec.output" && m.Event != "term.output":
@@ -179,7 +195,7 @@ func (t *trl) Terminal(ctx context.Context) (Stream, error) {
 	if err != nil {
 		return nil, err
 	}
-	return &trlStream{trlConn: c, input: "term.input", id: made.Terminal.TermID, idName: "term_id"}, nil
+	return c.stream(made.Terminal.StreamNo, made.Terminal.InputOffset), nil
 }
 
 // stream starts a command whose output is followed.
@@ -192,7 +208,7 @@ func (t *trl) stream(ctx context.Context, command string, stdin bool, as Encodin
 	if err := c.ask("exec.stream", map[string]any{"session_id": c.session, "command": command, "interactive_stdin": stdin}, &opened); err != nil {
 		return nil, errors.Join(err, c.Close())
 	}
-	return &trlStream{trlConn: c, input: "exec.input", id: opened.ExecID, idName: "exec_id"}, nil
+	return c.stream(opened.StreamNo, opened.InputOffset), nil
 }
 
 func (t *trl) Shell(ctx context.Context) (Stream, error) {
