@@ -23,6 +23,7 @@ type Command struct {
 
 	aborted   chan struct{} // closed when the command has been ended because ctx has
 	stopAbort func() bool
+	in        input
 	inputErr  chan error // holds why the input could not be written, if it could not
 
 	// owned by the reader
@@ -66,6 +67,7 @@ func (s *Session) stream(ctx context.Context, command string, o *ExecOptions, st
 			return err
 		}
 		t.id, t.offset = opened.ExecID, opened.Offset
+		c.in.begin(int64(len(stdin)))
 		return nil
 	}
 	err := s.use(waiting, func(ref protocol.SessionRef) error {
@@ -275,8 +277,8 @@ func (c *Command) Write(ctx context.Context, p []byte) error {
 func (c *Command) CloseStdin(ctx context.Context) error { return ignoreClosed(c.input(ctx, nil, true)) }
 
 func (c *Command) input(ctx context.Context, p []byte, eof bool) error {
-	return c.s.c.input(ctx, "exec.input", p, func(text, encoding string, last bool) any {
-		return protocol.ExecInput{ExecID: c.s.id, Data: text, Encoding: encoding, EOF: eof && last}
+	return c.in.write(ctx, c.s.c, "exec.input", p, eof, func(text, encoding string, eof bool, offset *int64) any {
+		return protocol.ExecInput{ExecID: c.s.id, Data: text, Encoding: encoding, EOF: eof, Offset: offset}
 	})
 }
 

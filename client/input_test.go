@@ -3,6 +3,7 @@ package client
 import (
 	"bytes"
 	"context"
+	"errors"
 	"strings"
 	"sync"
 	"testing"
@@ -67,6 +68,71 @@ func TestInputFitsTheServer(t *testing.T) {
 				t.Errorf("%d bytes of %d", got.Len(), size)
 			}
 		})
+	}
+}
+
+// TestOlderServerKnowsNoOffsets: it refuses the first one, and then gets none.
+func TestOlderServerKnowsNoOffsets(t *testing.T) {
+	c := dial(t, Options{URL: listen(t, func(p *peer) {
+		asked := 0
+		for q, ok := p.take(); ok; q, ok = p.take() {
+			if asked++; q.Params["offset"] == nil {
+				p.ok(q, "{}")
+			} else if asked > 1 {
+				t.Errorf("an offset again: %v", q.Params)
+			} else {
+				p.send(`{"id":%d,"ok":false,"error":{"code":"INVALID_PARAMS","message":"unknown","details":{"field":"offset"}}}`, q.ID)
+			}
+		}
+	})})
+	term := &Terminal{s: &stream{c: c, id: "t-1"}}
+	term.in.begin(0)
+	for range 2 {
+		if err := term.Write(soon(t), []byte("x")); err != nil {
+			t.Fatal(err)
+		}
+	}
+}
+
+// TestOthersMayTypeMeanwhile: a piece that was refused because somebody else has typed is sent again. One whose answer was lost is not, if nobody knows
+// what of it was taken.
+func TestOthersMayTypeMeanwhile(t *testing.T) {
+	mismatch := `{"id":%d,"ok":false,"error":{"code":"OFFSET_MISMATCH","message":"no","details":{"field":"offset","input_offset":%d}}}`
+	c := dial(t, Options{URL: listen(t, func(p *peer) {
+		for q, ok := p.take(); ok; q, ok = p.take() {
+			at, _ := q.Params["offset"].(float64)
+			switch data, _ := q.Params["data"].(string); {
+			case data == "first" && at == 0:
+				p.send(mismatch, q.ID, 7)
+			case data == "first" && at == 7:
+				p.ok(q, `{"input_offset":12}`)
+			case data == "lost" && p.n == 1:
+				p.c.CloseNow()
+				return
+			case data == "lost" && at == 12:
+				p.send(mismatch, q.ID, 14) // two of its bytes were taken
+			case data == "st" && at == 14:
+				p.ok(q, `{"input_offset":16}`)
+			case data == "gone" && p.n == 2:
+				p.c.CloseNow()
+				return
+			case data == "gone":
+				p.send(mismatch, q.ID, 30)
+			default:
+				t.Errorf("%q at %v", data, at)
+			}
+		}
+	})})
+	term := &Terminal{s: &stream{c: c, id: "t-1"}}
+	term.in.begin(0)
+	for _, text := range []string{"first", "lost"} {
+		if err := term.Write(soon(t), []byte(text)); err != nil {
+			t.Fatal(text, ": ", err)
+		}
+	}
+	var lost *ConnectionLostError
+	if err := term.Write(soon(t), []byte("gone")); !errors.As(err, &lost) || lost.Outcome != OutcomeUnknown {
+		t.Error(err)
 	}
 }
 

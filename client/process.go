@@ -26,7 +26,8 @@ type ProcessOptions struct {
 
 // Process is a background process. It starts from the session's present state and does not change it. Several goroutines may use its methods.
 type Process struct {
-	c *Client
+	c  *Client
+	in input
 
 	mu   sync.Mutex
 	info protocol.ProcessInfo // guarded by mu; as last heard of
@@ -49,7 +50,11 @@ func (s *Session) StartProcess(ctx context.Context, command string, o *ProcessOp
 	if err != nil {
 		return nil, err
 	}
-	return s.GetProcess(ctx, started.ProcessID)
+	p, err := s.GetProcess(ctx, started.ProcessID)
+	if err == nil {
+		p.in.begin(0)
+	}
+	return p, err
 }
 
 // ListProcesses lists the session's processes, including ended ones as long as the server keeps them.
@@ -178,8 +183,8 @@ func (p *Process) Write(ctx context.Context, data []byte) error {
 func (p *Process) CloseStdin(ctx context.Context) error { return ignoreClosed(p.input(ctx, nil, true)) }
 
 func (p *Process) input(ctx context.Context, data []byte, eof bool) error {
-	return p.c.input(ctx, "process.input", data, func(text, encoding string, last bool) any {
-		return protocol.ProcessInput{ProcessID: p.ID(), Data: text, Encoding: encoding, EOF: eof && last}
+	return p.in.write(ctx, p.c, "process.input", data, eof, func(text, encoding string, eof bool, offset *int64) any {
+		return protocol.ProcessInput{ProcessID: p.ID(), Data: text, Encoding: encoding, EOF: eof, Offset: offset}
 	})
 }
 

@@ -17,6 +17,7 @@ import (
 type Terminal struct {
 	s       *stream
 	control bool // set once; it asks to type
+	in      input
 
 	mu         sync.Mutex
 	cols, rows int               // guarded by mu; our window; 0: unknown
@@ -114,6 +115,7 @@ func (c *Client) newTerminal(o TerminalOptions, open func(ctx context.Context, l
 		t.mu.Lock()
 		defer t.mu.Unlock()
 		s.id, t.claim, t.recording = opened.TermID, opened.Claim, opened.RecordingID
+		t.in.begin(0)
 		return nil
 	}
 	return t
@@ -241,8 +243,8 @@ func (t *Terminal) Exit() protocol.TermInfo {
 // Write types into the terminal. While the terminal does not read and its buffer is full, the server refuses more; Write then waits. The server refuses a
 // line that is longer than a terminal in line mode can hold. Two large inputs at the same time may mix.
 func (t *Terminal) Write(ctx context.Context, p []byte) error {
-	return t.s.c.input(ctx, "term.input", p, func(text, encoding string, _ bool) any {
-		return protocol.TermInput{TermID: t.s.id, Data: text, Encoding: encoding}
+	return t.in.write(ctx, t.s.c, "term.input", p, false, func(text, encoding string, _ bool, offset *int64) any {
+		return protocol.TermInput{TermID: t.s.id, Data: text, Encoding: encoding, Offset: offset}
 	})
 }
 

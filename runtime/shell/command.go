@@ -14,9 +14,6 @@ import (
 	"trl/runtime/stream"
 )
 
-// maxPendingInput is how much input may wait for a command that does not read its stdin.
-const maxPendingInput = 1 << 20
-
 // Command is one foreground command. NewCommand makes it, the caller sets its fields, and Shell.Run runs it once. Any goroutine
 // may call the methods at any time, also before Run and after it.
 type Command struct {
@@ -110,7 +107,7 @@ func (c *Command) Input(at int64, p []byte, eof bool) (end int64, err error) {
 		return end, nil
 	case c.eof:
 		return 0, stream.ErrStdinClosed
-	case waiting+int64(len(p)) > maxPendingInput:
+	case waiting+int64(len(p)) > stream.MaxPending:
 		return 0, stream.ErrStdinFull
 	}
 	if c.stdin == nil {
@@ -139,7 +136,7 @@ func (c *Command) makeStdin(group own.KeptGroup) (*stream.Stdin, error) {
 	if !c.OpenStdin {
 		given, eof = c.Stdin, true
 	}
-	if _, err := in.Add(0, given, eof); err != nil {
+	if err := in.AddFirst(given, eof); err != nil {
 		in.Close()
 		return nil, err
 	}

@@ -333,9 +333,6 @@ func (p *Process) Input(at int64, b []byte, eof bool) (end int64, err error) {
 	if p.stdin == nil || p.hasExited() {
 		return 0, stream.ErrStdinClosed
 	}
-	if p.stdin.Pending()+int64(len(b)) > maxPendingInput {
-		return 0, stream.ErrStdinFull
-	}
 	if end, err = p.stdin.Add(at, b, eof); err != nil {
 		return 0, err
 	}

@@ -275,9 +275,6 @@ func (t *Terminal) Input(at int64, p []byte) (end int64, err error) {
 	if err := t.pty.CheckLines(p); err != nil {
 		return 0, err
 	}
-	if t.stdin.Pending()+int64(len(p)) > maxPendingInput {
-		return 0, stream.ErrStdinFull
-	}
 	if end, err = t.stdin.Add(at, p, false); err != nil {
 		return 0, err
 	}

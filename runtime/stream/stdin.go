@@ -20,6 +20,9 @@ var (
 	ErrStdinFull = errors.New("stdin buffer is full: the command does not read")
 )
 
+// MaxPending is how much input may wait for a program that does not read.
+const MaxPending = 1 << 20
+
 // Anywhere is the offset of a piece of input that comes after all input before it, however much that is.
 const Anywhere = -1
 
@@ -163,16 +166,32 @@ func (in *Stdin) Add(at int64, p []byte, eof bool) (end int64, err error) {
 	if in.eof && eof && len(p) == 0 && at == in.size {
 		return in.size, nil
 	}
-	if in.w < 0 || in.eof {
+	switch {
+	case in.w < 0 || in.eof:
 		return 0, ErrStdinClosed
+	case in.size-in.fed+int64(len(p)) > MaxPending:
+		return 0, ErrStdinFull
 	}
+	err = in.appendLocked(p, eof)
+	return in.size, err
+}
+
+// AddFirst adds the first input, however much it is.
+func (in *Stdin) AddFirst(p []byte, eof bool) error {
+	in.mu.Lock()
+	defer in.mu.Unlock()
+	return in.appendLocked(p, eof)
+}
+
+// appendLocked writes into the memfd. mu is held.
+func (in *Stdin) appendLocked(p []byte, eof bool) error {
 	for len(p) > 0 {
 		n, err := unix.Pwrite(in.mem, p, in.size)
 		if err == unix.EINTR {
 			continue
 		}
 		if err != nil {
-			return 0, fmt.Errorf("stdin: %w", err)
+			return fmt.Errorf("stdin: %w", err)
 		}
 		in.size += int64(n)
 		p = p[n:]
@@ -181,7 +200,7 @@ func (in *Stdin) Add(at int64, p []byte, eof bool) (end int64, err error) {
 		in.eof = true
 		_, _ = unix.FcntlInt(uintptr(in.mem), unix.F_ADD_SEALS, unix.F_SEAL_GROW)
 	}
-	return in.size, nil
+	return nil
 }
 
 // End returns how many bytes were ever added.
