@@ -140,7 +140,8 @@ func TestPendingOutputThenExitThenClose(t *testing.T) {
 // J7: that clients come and go, politely or not, is nothing that a log at its usual level tells, and never an error.
 func TestDisconnectIsNotLoggedAsAnError(t *testing.T) {
 	g := rig.Gateway(t, "--log-level", "debug").Front()
-	before := strings.Count(g.Log(), "client connected") // of the rig's own
+	testkit.Eventually(t, "the rig's own are gone", func() bool { return g.Metric(t, "trl_connections") == 0 })
+	before := int(g.Metric(t, "trl_connections_closed_total"))
 	for _, code := range []websocket.StatusCode{1000, 1001, 3000} {
 		ws, err := g.Open(t, nil)
 		if err != nil {
