@@ -262,7 +262,6 @@ type (
 	ReadOptions = journal.Options
 )
 
-// ErrOffsetBeyondEnd is for an offset that the stream has not reached.
-var ErrOffsetBeyondEnd = journal.ErrOffsetBeyondEnd
+var ErrOffsetBeyondEnd = journal.ErrOffsetBeyondEnd // for an offset that the stream has not reached
 
 const Anywhere = stream.Anywhere // the offset of input that comes after all input before it
