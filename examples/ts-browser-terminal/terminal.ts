@@ -26,7 +26,8 @@ const terminal = await (before ? sandbox.attachTerminal(before, size) : Promise.
 sessionStorage.setItem("terminal", terminal.id);
 
 let replay = false;
-screen.onData((text) => replay || terminal.write(text).catch((error) => screen.write(`\r\n[not typed: ${error.message}]\r\n`)));
+const notTyped = (error: Error) => screen.write(`\r\n[not typed: ${error.message}]\r\n`);
+screen.onData((text) => replay || terminal.type(text).catch(notTyped));
 screen.onResize(({ cols, rows }) => void terminal.resize(cols, rows).catch(() => {})); // the next attach tells the size
 addEventListener("resize", () => fit.fit());
 screen.focus();
@@ -38,6 +39,7 @@ for await (const event of terminal) {
     await new Promise<void>((drawn) => screen.write(event.bytes, drawn)); // the server sends no more than a window ahead of this
     replay = false;
   } else if (event.type === "gap") screen.write(`\r\n[${event.to - event.from} bytes are no longer kept]\r\n`);
+  else if (event.type === "refused") notTyped(event.error);
   else if (event.type === "exit") screen.write(`\r\n[the shell has ended: ${event.signal ?? event.exitCode}]\r\n`);
 }
 sessionStorage.removeItem("terminal");

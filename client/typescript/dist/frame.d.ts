@@ -37,6 +37,8 @@ export declare class Position {
     /** A follower that hands on what is new. */
     filter(to: Follower): Follower;
 }
+/** Several pieces as one. */
+export declare function concat(pieces: Uint8Array[]): Uint8Array;
 export declare function toBytes(data: string | Uint8Array): Uint8Array;
 export declare function decodeBytes(text: string, encoding?: string): Uint8Array;
 export declare function toBase64(bytes: Uint8Array): string;

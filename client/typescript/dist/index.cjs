@@ -391,6 +391,15 @@ var Position = class {
     };
   }
 };
+function concat(pieces) {
+  const all = new Uint8Array(pieces.reduce((sum, { length }) => sum + length, 0));
+  let at = 0;
+  for (const piece of pieces) {
+    all.set(piece, at);
+    at += piece.length;
+  }
+  return all;
+}
 var encoder = new TextEncoder();
 function toBytes(data) {
   return typeof data === "string" ? encoder.encode(data) : data;
@@ -416,6 +425,20 @@ function encodeBytes(bytes) {
   } catch {
   }
   return { data: toBase64(bytes), encoding: "base64" };
+}
+
+// src/inputframe.ts
+var inputKind = 4;
+function inputFrame(no, offset, bytes) {
+  const head = [inputKind];
+  for (let value of [no, offset]) {
+    for (; value >= 128; value = Math.floor(value / 128)) head.push(value % 128 | 128);
+    head.push(value);
+  }
+  const frame = new Uint8Array(head.length + bytes.length);
+  frame.set(head);
+  frame.set(bytes, head.length);
+  return frame;
 }
 
 // src/link.ts
@@ -482,6 +505,13 @@ var Link = class {
   send(method, params) {
     this.call(method, params).answer.catch(() => {
     });
+  }
+  /** Sends input for a stream in a binary frame, which gets no answer. False: it was not sent, because this sink does not have the stream now. */
+  sendInput(streamId, sink, offset, bytes) {
+    const no = this.numberOf.get(streamId);
+    if (this.loss || no === void 0 || this.streams.get(streamId) !== sink || this.socket.readyState !== socketOpen) return false;
+    this.socket.send(inputFrame(no, offset, bytes));
+    return true;
   }
   /** Takes a sink off its stream, and has the server asked to send no more of it, unless another sink has the stream now. */
   leave(streamId, sink, detach) {
@@ -595,7 +625,7 @@ var Link = class {
       case "stream.started":
         return;
     }
-    const stream = data.stream_id ?? this.terminals.get(data.term_id);
+    const stream = data.stream_id ?? this.numbers.get(data.stream_no) ?? this.terminals.get(data.term_id);
     const sink = stream === void 0 ? void 0 : this.streams.get(stream);
     if (stream !== void 0 && exits.has(event)) this.forget(stream);
     sink?.event(event, data);
@@ -1178,13 +1208,23 @@ var Input = class {
   connection;
   send;
   last = Promise.resolve();
+  unfinished = 0;
   /** Writes after everything that was written before. With `eof` nothing may follow. */
   write(data, eof = false) {
     const bytes = toBytes(data);
-    const written = this.last.then(() => this.pieces(bytes, eof));
-    this.last = written.catch(() => {
+    return this.queue(() => this.pieces(bytes, eof));
+  }
+  /** Does something after everything that was asked of it before. */
+  queue(job) {
+    this.unfinished++;
+    const done = this.last.then(job).finally(() => this.unfinished--);
+    this.last = done.catch(() => {
     });
-    return written;
+    return done;
+  }
+  /** Nothing is being written, or waits for its turn. */
+  get idle() {
+    return this.unfinished === 0;
   }
   /** Ends the input. It does not matter if it has ended already, as after the end of what reads it. */
   async close() {
@@ -1385,7 +1425,10 @@ var Stream = class {
       },
       chunk: (chunk) => this.chunk(chunk),
       gap: (from, to) => this.gap(from, to),
-      event: (name, data) => this.event(name, data),
+      event: (name, data) => {
+        if (name === "input.refused") this.source.refused?.(link, data);
+        else this.event(name, data);
+      },
       lost: () => {
         if (this.attached?.link !== link) return;
         this.attached = void 0;
@@ -2129,6 +2172,176 @@ var Lines = class {
   tail = "";
 };
 
+// src/typing.ts
+var keptBytes = 64 << 10;
+var Typing = class {
+  constructor(connection, termId, tell) {
+    this.connection = connection;
+    this.termId = termId;
+    this.tell = tell;
+    this.input = new Input(connection, (piece) => this.request(piece));
+  }
+  connection;
+  termId;
+  tell;
+  input;
+  at;
+  next;
+  // the offset of the next frame; undefined: none can be sent
+  kept = [];
+  // the latest frames that the server may not have taken
+  keptSize = 0;
+  paused = 0;
+  // attaches on their way, other than that of a new link
+  refusing = false;
+  // the server refuses frames, and one of its refusals has come
+  again;
+  // the input of refused frames
+  waiting;
+  /** Writes in requests, after everything that was typed. */
+  write(data) {
+    this.waiting = void 0;
+    return this.input.write(data);
+  }
+  /** Sends text in one request on the connection of now, after everything that was typed. It does not wait for room. */
+  send(data) {
+    const bytes = toBytes(data);
+    const link = this.connection.current;
+    if (!link) return Promise.reject(new ConnectionLostError("not connected", "unsent"));
+    this.waiting = void 0;
+    return this.input.queue(async () => {
+      await this.settle();
+      await this.ask(link, bytes);
+    });
+  }
+  /** Sends keys, in a frame if possible. */
+  type(data) {
+    const bytes = typeof data === "string" ? toBytes(data) : data.slice();
+    if (bytes.length > pieceBytes) return this.write(bytes);
+    if (this.input.idle && this.sendFrame(bytes)) return Promise.resolve();
+    const link = this.connection.current;
+    let { waiting } = this;
+    if (waiting && waiting.link === link && waiting.size + bytes.length <= pieceBytes) {
+      waiting.pieces.push(bytes);
+      waiting.size += bytes.length;
+    } else {
+      const pieces = [bytes];
+      const typed = this.input.queue(() => {
+        if (this.waiting === waiting) this.waiting = void 0;
+        return this.typeNow(link, pieces);
+      });
+      this.waiting = waiting = { link, pieces, size: bytes.length, typed };
+    }
+    return waiting.typed;
+  }
+  /** Frames can be sent on this link, from offset on if the server takes any. */
+  attached(at, offset) {
+    const last = this.kept.at(-1);
+    this.at = at;
+    this.next = offset;
+    this.forget();
+    this.refusing = false;
+    if (last && offset !== void 0 && offset < last.offset + last.bytes.length) {
+      this.tell(new ConnectionLostError("the connection was lost before all input had arrived", "unknown"));
+    }
+  }
+  /** The terminal is being attached anew on its link: its stream gets another number, so no frame can be sent until resume. */
+  pause() {
+    this.paused++;
+    this.next = void 0;
+  }
+  /** Goes on after pause. The link and the offset are those of the new attach, if the server has answered it. */
+  resume(link, offset) {
+    this.paused--;
+    if (this.at?.link === link && offset !== void 0 && !this.refusing) this.next = Math.max(this.next ?? 0, offset);
+  }
+  /** A frame was refused, and so are those behind it. */
+  refused(link, { offset, error }) {
+    if (this.at?.link !== link || this.refusing) return;
+    this.refusing = true;
+    this.next = void 0;
+    const first = this.kept.findIndex((piece) => piece.offset === offset);
+    const lost = first < 0 ? [] : this.kept.slice(first);
+    this.forget();
+    if (error.code !== "OFFSET_MISMATCH" || lost.length === 0) {
+      this.tell(refusal(error, "term.input"));
+      return;
+    }
+    this.again = { link, bytes: concat(lost.map(({ bytes }) => bytes)) };
+    void this.input.queue(() => this.sendAgain());
+  }
+  sendFrame(bytes) {
+    const { at, next } = this;
+    if (!at || next === void 0 || this.paused > 0 || !at.link.sendInput(at.streamId, at.sink, next, bytes)) return false;
+    this.next = next + bytes.length;
+    this.kept.push({ offset: next, bytes });
+    this.keptSize += bytes.length;
+    while (this.keptSize > keptBytes) this.keptSize -= this.kept.shift().bytes.length;
+    return true;
+  }
+  forget() {
+    this.kept = [];
+    this.keptSize = 0;
+  }
+  async typeNow(link, pieces) {
+    await this.sendAgain();
+    link ??= await this.connection.connected();
+    const bytes = concat(pieces);
+    if (this.at?.link === link && this.sendFrame(bytes)) return;
+    await this.ask(link, bytes);
+  }
+  /** Sends input in a request on this link. */
+  async ask(link, bytes) {
+    this.next = void 0;
+    const node = this.connection.nodeWait();
+    for (; ; ) {
+      try {
+        const taken = await link.call("term.input", { term_id: this.termId(), ...encodeBytes(bytes) }).answer;
+        this.taken(link, taken);
+        return;
+      } catch (error) {
+        if (!await node.passes(error)) throw error;
+      }
+    }
+  }
+  /** Sends a piece of what is written. */
+  async request(piece) {
+    await this.settle();
+    this.next = void 0;
+    let link;
+    const taken = await this.connection.call("term.input", { term_id: this.termId(), ...piece }, { sent: (now2) => link = now2 });
+    this.taken(link, taken);
+  }
+  /** Returns when all frames were taken, or sent again. The answer to an empty request comes after all refusals. */
+  async settle() {
+    if (this.at && this.kept.length > 0) {
+      const { link } = this.at;
+      try {
+        await this.ask(link, new Uint8Array());
+      } catch {
+      }
+      if (!link.loss) this.forget();
+    }
+    await this.sendAgain();
+  }
+  async sendAgain() {
+    const { again } = this;
+    if (!again) return;
+    this.again = void 0;
+    try {
+      await this.ask(again.link, again.bytes);
+    } catch (error) {
+      this.tell(error);
+    }
+  }
+  /** A request with input was answered. An older server does not say where frames begin. */
+  taken(link, { input_offset: offset }) {
+    if (this.at?.link !== link) return;
+    this.refusing = false;
+    this.next = offset;
+  }
+};
+
 // src/terminal.ts
 function firstOf(o) {
   return {
@@ -2156,21 +2369,22 @@ var Terminal = class _Terminal {
           if (this.termId) {
             const attached = await link.call("term.attach", this.attachParams(), sink).answer;
             const { now: now2 } = this;
-            this.became(attached);
+            this.became(attached, link, sink);
             if (attached.mode !== now2) sink.event("term.control", { ...attached });
             return attached.stream_id;
           }
           const opened2 = await open(link, stream.windowBytes, sink);
           this.termId = opened2.term_id;
-          this.became({ ...opened2, mode: "control", offset: 0, ...this.size });
+          this.became({ ...opened2, mode: "control", offset: 0, ...this.size }, link, sink);
           return opened2.stream_id;
         },
-        detach: (link) => link.send("term.detach", { term_id: this.termId })
+        detach: (link) => link.send("term.detach", { term_id: this.termId }),
+        refused: (link, refused) => this.input.refused(link, refused)
       },
       o.since,
       o
     );
-    this.input = new Input(connection, (piece) => connection.call("term.input", { term_id: this.termId, ...piece }));
+    this.input = new Typing(connection, () => this.termId, (error) => this.stream.event("refused", { error }));
     this.opened = this.stream.open().then(() => this);
     this.opened.catch(() => {
     });
@@ -2248,6 +2462,18 @@ var Terminal = class _Terminal {
   write(data) {
     return this.input.write(data);
   }
+  /**
+   * Types keys without waiting until the terminal has taken them, so each costs no answer. The event `refused` tells what was not taken. Without a connection
+   * keys go in a request over the next one, and the first ones after a refusal go in a request, too; an older server gets nothing else. The promise is
+   * rejected if such a request fails. Text of more than 64 KiB is written.
+   */
+  type(data) {
+    return this.input.type(data);
+  }
+  /** Types in one request, without waiting for a connection or for room. @internal */
+  send(data) {
+    return this.input.send(data);
+  }
   async resize(cols, rows) {
     this.size = { cols, rows };
     await this.connection.call("term.resize", { term_id: this.termId, cols, rows });
@@ -2258,9 +2484,14 @@ var Terminal = class _Terminal {
     this.size = size;
     this.wanted = "control";
     this.claim = void 0;
+    let link;
+    this.input.pause();
     try {
-      this.became(await this.connection.call("term.attach", () => this.attachParams()));
+      const attached = await this.connection.call("term.attach", () => this.attachParams(), { sent: (now2) => link = now2 });
+      this.input.resume(link, attached.input_offset);
+      this.became(attached);
     } catch (error) {
+      this.input.resume();
       this.wanted = wanted;
       this.claim = claim;
       throw error;
@@ -2284,11 +2515,12 @@ var Terminal = class _Terminal {
     const mine = this.wanted === "control" ? { ...this.size, ...this.claim !== void 0 && { claim: this.claim } } : {};
     return { term_id: this.termId, mode: this.wanted, window_bytes: this.stream.windowBytes, ...from, ...mine };
   }
-  became(attached) {
+  became(attached, link, sink) {
     this.claim = attached.claim;
     this.now = attached.mode;
     this.viewerId = attached.viewer_id;
     this.stream.event("attached", attached);
+    if (link && sink) this.input.attached({ link, sink, streamId: attached.stream_id }, attached.input_offset);
   }
   eventOf(name, data) {
     switch (name) {
@@ -2296,6 +2528,8 @@ var Terminal = class _Terminal {
         const { mode, cols, rows, offset, recording_id: recordingId } = data;
         return { type: "attached", mode, cols, rows, offset, ...recordingId !== void 0 && { recordingId } };
       }
+      case "refused":
+        return { type: "refused", error: data.error };
       case "term.viewers":
         return { type: "viewers", viewers: data.attached ?? [] };
       case "term.resized": {

@@ -57,6 +57,8 @@ export declare class Link {
     };
     /** Sends a request whose answer does not matter. */
     send<M extends keyof wire.Methods>(method: M, params: wire.Methods[M]["params"]): void;
+    /** Sends input for a stream in a binary frame, which gets no answer. False: it was not sent, because this sink does not have the stream now. */
+    sendInput(streamId: string, sink: Sink, offset: number, bytes: Uint8Array): boolean;
     /** Takes a sink off its stream, and has the server asked to send no more of it, unless another sink has the stream now. */
     leave(streamId: string, sink: Sink, detach: () => void): void;
     /** It waits while a request for a stream is in flight: that may be for a stream that was left, and the server must get it last. */

@@ -1,6 +1,7 @@
 import type { Connection } from "./connection.cjs";
 import { type Chunk } from "./frame.cjs";
 import type { Follower, Link, Sink } from "./link.cjs";
+import type * as wire from "./wire.gen.cjs";
 /** What a reader of a stream gets: a piece of output, a gap in it, or another event; the last one is the exit. */
 export type Item = {
     kind: "chunk";
@@ -22,6 +23,8 @@ export interface Source {
     open(stream: Stream, link: Link, sink: Sink): Promise<string>;
     /** Asks for no more of it. */
     detach(link: Link): void;
+    /** Input that was sent in a frame on this link was not taken. */
+    refused?(link: Link, refused: wire.InputRefused): void;
 }
 /** How much output comes before its reader is done with it. */
 export interface Flow {

@@ -1,3 +1,4 @@
+import { TrlError, type ConnectionLostError } from "./errors.js";
 import { type Env } from "./exec.js";
 import { type Flow } from "./stream.js";
 import type * as wire from "./wire.gen.js";
@@ -73,6 +74,11 @@ export type TermEvent =
     type: "gap";
     from: number;
     to: number;
+}
+/** Input was not taken that `type` had sent: the server refused it, or it may have been lost with a connection. Other such input behind it is lost, too. */
+ | {
+    type: "refused";
+    error: TrlError | ConnectionLostError;
 } | {
     type: "exit";
     exitCode?: number;
@@ -109,6 +115,12 @@ export declare class Terminal implements AsyncIterable<TermEvent> {
     acknowledge(offset: number): void;
     /** Types. It waits while nothing in the terminal reads. */
     write(data: string | Uint8Array): Promise<void>;
+    /**
+     * Types keys without waiting until the terminal has taken them, so each costs no answer. The event `refused` tells what was not taken. Without a connection
+     * keys go in a request over the next one, and the first ones after a refusal go in a request, too; an older server gets nothing else. The promise is
+     * rejected if such a request fails. Text of more than 64 KiB is written.
+     */
+    type(data: string | Uint8Array): Promise<void>;
     resize(cols: number, rows: number): Promise<void>;
     /** Takes control from the client that has it, for a window of this size. The screen comes again, unless `history` is on. */
     takeOver(size?: {

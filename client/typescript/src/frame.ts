@@ -91,6 +91,17 @@ export class Position {
   }
 }
 
+/** Several pieces as one. */
+export function concat(pieces: Uint8Array[]): Uint8Array {
+  const all = new Uint8Array(pieces.reduce((sum, { length }) => sum + length, 0));
+  let at = 0;
+  for (const piece of pieces) {
+    all.set(piece, at);
+    at += piece.length;
+  }
+  return all;
+}
+
 const encoder = new TextEncoder();
 
 export function toBytes(data: string | Uint8Array): Uint8Array {

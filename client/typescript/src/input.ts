@@ -4,11 +4,12 @@ import { TrlError } from "./errors.ts";
 import { encodeBytes, toBytes } from "./frame.ts";
 
 /** Far below the size of a frame and of the server's buffer for a program that does not read. */
-const pieceBytes = 64 << 10;
+export const pieceBytes = 64 << 10;
 
 /** Writes to a command, process or terminal: one piece after the other, each when the server has room for it. */
 export class Input {
   private last: Promise<void> = Promise.resolve();
+  private unfinished = 0;
 
   constructor(
     private readonly connection: Connection,
@@ -18,9 +19,20 @@ export class Input {
   /** Writes after everything that was written before. With `eof` nothing may follow. */
   write(data: string | Uint8Array, eof = false): Promise<void> {
     const bytes = toBytes(data);
-    const written = this.last.then(() => this.pieces(bytes, eof));
-    this.last = written.catch(() => {});
-    return written;
+    return this.queue(() => this.pieces(bytes, eof));
+  }
+
+  /** Does something after everything that was asked of it before. */
+  queue(job: () => Promise<void>): Promise<void> {
+    this.unfinished++;
+    const done = this.last.then(job).finally(() => this.unfinished--);
+    this.last = done.catch(() => {});
+    return done;
+  }
+
+  /** Nothing is being written, or waits for its turn. */
+  get idle(): boolean {
+    return this.unfinished === 0;
   }
 
   /** Ends the input. It does not matter if it has ended already, as after the end of what reads it. */

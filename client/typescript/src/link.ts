@@ -1,5 +1,6 @@
 import { ClosedError, ConnectionLostError, refusal, TrlError } from "./errors.ts";
 import { readChunk, readFrame, type Chunk } from "./frame.ts";
+import { inputFrame } from "./inputframe.ts";
 import type * as wire from "./wire.gen.ts";
 
 /** What a stream's output goes to, in its order. */
@@ -111,6 +112,14 @@ export class Link {
   /** Sends a request whose answer does not matter. */
   send<M extends keyof wire.Methods>(method: M, params: wire.Methods[M]["params"]): void {
     this.call(method, params).answer.catch(() => {});
+  }
+
+  /** Sends input for a stream in a binary frame, which gets no answer. False: it was not sent, because this sink does not have the stream now. */
+  sendInput(streamId: string, sink: Sink, offset: number, bytes: Uint8Array): boolean {
+    const no = this.numberOf.get(streamId);
+    if (this.loss || no === undefined || this.streams.get(streamId) !== sink || this.socket.readyState !== socketOpen) return false;
+    this.socket.send(inputFrame(no, offset, bytes));
+    return true;
   }
 
   /** Takes a sink off its stream, and has the server asked to send no more of it, unless another sink has the stream now. */
@@ -233,7 +242,7 @@ export class Link {
       case "stream.started":
         return; // its number is known by now
     }
-    const stream = (data.stream_id ?? this.terminals.get(data.term_id as string)) as string | undefined;
+    const stream = (data.stream_id ?? this.numbers.get(data.stream_no as number) ?? this.terminals.get(data.term_id as string)) as string | undefined;
     const sink = stream === undefined ? undefined : this.streams.get(stream);
     if (stream !== undefined && exits.has(event)) this.forget(stream);
     sink?.event(event, data);

@@ -20,6 +20,8 @@ export interface Source {
   open(stream: Stream, link: Link, sink: Sink): Promise<string>;
   /** Asks for no more of it. */
   detach(link: Link): void;
+  /** Input that was sent in a frame on this link was not taken. */
+  refused?(link: Link, refused: wire.InputRefused): void;
 }
 
 /** Once so many items wait for a reader, small pieces of output are put together: an object for each byte would take far more than a window. */
@@ -210,7 +212,10 @@ export class Stream {
       },
       chunk: (chunk) => this.chunk(chunk),
       gap: (from, to) => this.gap(from, to),
-      event: (name, data) => this.event(name, data),
+      event: (name, data) => {
+        if (name === "input.refused") this.source.refused?.(link, data as unknown as wire.InputRefused);
+        else this.event(name, data);
+      },
       lost: () => {
         if (this.attached?.link !== link) return;
         this.attached = undefined;

@@ -1,10 +1,10 @@
 import type { Connection } from "./connection.ts";
-import { TrlError } from "./errors.ts";
+import { TrlError, type ConnectionLostError } from "./errors.ts";
 import { newKey, wireEnv, type Env } from "./exec.ts";
 import { endOf } from "./frame.ts";
-import { Input } from "./input.ts";
 import type { Link, Sink } from "./link.ts";
 import { Stream, type Flow } from "./stream.ts";
+import { Typing } from "./typing.ts";
 import type * as wire from "./wire.gen.ts";
 
 /** How the output comes. The echo of a Ctrl-C may come a whole window later. */
@@ -51,6 +51,8 @@ export type TermEvent =
   /** A command of the interactive shell has ended. */
   | { type: "command"; command?: string; exitCode?: number; durationMs?: number }
   | { type: "gap"; from: number; to: number }
+  /** Input was not taken that `type` had sent: the server refused it, or it may have been lost with a connection. Other such input behind it is lost, too. */
+  | { type: "refused"; error: TrlError | ConnectionLostError }
   | { type: "exit"; exitCode?: number; signal?: string };
 
 export type TermSnapshot = wire.TermSnapshot;
@@ -81,7 +83,7 @@ export class Terminal implements AsyncIterable<TermEvent> {
   private wanted: "control" | "view";
   private size: { cols: number; rows: number } | undefined;
   private readonly stream: Stream;
-  private readonly input: Input;
+  private readonly input: Typing;
   private iterated = false;
   /** Fulfilled when the server has opened it or attached this client. @internal */
   readonly opened: Promise<this>;
@@ -103,21 +105,22 @@ export class Terminal implements AsyncIterable<TermEvent> {
           if (this.termId) {
             const attached = await link.call("term.attach", this.attachParams(), sink).answer;
             const { now } = this;
-            this.became(attached);
+            this.became(attached, link, sink);
             if (attached.mode !== now) sink.event("term.control", { ...attached }); // it changed while we were away
             return attached.stream_id;
           }
           const opened = await (open as Exclude<typeof open, { term_id: string }>)(link, stream.windowBytes, sink);
           this.termId = opened.term_id;
-          this.became({ ...opened, mode: "control", offset: 0, ...this.size! });
+          this.became({ ...opened, mode: "control", offset: 0, ...this.size! }, link, sink);
           return opened.stream_id;
         },
         detach: (link) => link.send("term.detach", { term_id: this.termId }),
+        refused: (link, refused) => this.input.refused(link, refused),
       },
       o.since,
       o,
     );
-    this.input = new Input(connection, (piece) => connection.call("term.input", { term_id: this.termId, ...piece }));
+    this.input = new Typing(connection, () => this.termId, (error) => this.stream.event("refused", { error }));
     this.opened = this.stream.open().then(() => this);
     this.opened.catch(() => {}); // the reader gets the same error
   }
@@ -190,6 +193,20 @@ export class Terminal implements AsyncIterable<TermEvent> {
     return this.input.write(data);
   }
 
+  /**
+   * Types keys without waiting until the terminal has taken them, so each costs no answer. The event `refused` tells what was not taken. Without a connection
+   * keys go in a request over the next one, and the first ones after a refusal go in a request, too; an older server gets nothing else. The promise is
+   * rejected if such a request fails. Text of more than 64 KiB is written.
+   */
+  type(data: string | Uint8Array): Promise<void> {
+    return this.input.type(data);
+  }
+
+  /** Types in one request, without waiting for a connection or for room. @internal */
+  send(data: string | Uint8Array): Promise<void> {
+    return this.input.send(data);
+  }
+
   async resize(cols: number, rows: number): Promise<void> {
     this.size = { cols, rows };
     await this.connection.call("term.resize", { term_id: this.termId, cols, rows });
@@ -201,9 +218,14 @@ export class Terminal implements AsyncIterable<TermEvent> {
     this.size = size;
     this.wanted = "control"; // also after a connection that is lost meanwhile
     this.claim = undefined;
+    let link: Link | undefined;
+    this.input.pause();
     try {
-      this.became(await this.connection.call("term.attach", () => this.attachParams()));
+      const attached = await this.connection.call("term.attach", () => this.attachParams(), { sent: (now) => (link = now) });
+      this.input.resume(link, attached.input_offset);
+      this.became(attached);
     } catch (error) {
+      this.input.resume();
       this.wanted = wanted;
       this.claim = claim;
       throw error;
@@ -232,11 +254,12 @@ export class Terminal implements AsyncIterable<TermEvent> {
     return { term_id: this.termId, mode: this.wanted, window_bytes: this.stream.windowBytes, ...from, ...mine };
   }
 
-  private became(attached: Pick<wire.TermAttached, "claim" | "mode" | "viewer_id" | "cols" | "rows" | "offset" | "recording_id">): void {
+  private became(attached: Pick<wire.TermAttached, "claim" | "mode" | "viewer_id" | "cols" | "rows" | "offset" | "recording_id" | "stream_id" | "input_offset">, link?: Link, sink?: Sink): void {
     this.claim = attached.claim;
     this.now = attached.mode;
     this.viewerId = attached.viewer_id;
     this.stream.event("attached", attached);
+    if (link && sink) this.input.attached({ link, sink, streamId: attached.stream_id }, attached.input_offset);
   }
 
   private eventOf(name: string, data: Record<string, unknown>): TermEvent | undefined {
@@ -245,6 +268,8 @@ export class Terminal implements AsyncIterable<TermEvent> {
         const { mode, cols, rows, offset, recording_id: recordingId } = data as unknown as wire.TermAttached;
         return { type: "attached", mode, cols, rows, offset, ...(recordingId !== undefined && { recordingId }) };
       }
+      case "refused":
+        return { type: "refused", error: data.error as TrlError | ConnectionLostError };
       case "term.viewers":
         return { type: "viewers", viewers: (data as unknown as wire.TermViewers).attached ?? [] };
       case "term.resized": {

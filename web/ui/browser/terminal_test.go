@@ -348,6 +348,47 @@ func TestCommandsEndAfterTheirPromptIsGone(t *testing.T) {
 	}
 }
 
+// TestKeysGoInFrames: keys cost no requests and no answers, and pastes go in requests. The page says when keys did not arrive.
+func TestKeysGoInFrames(t *testing.T) {
+	t.Parallel()
+	g := serve(t)
+	p := g.open()
+	p.newTerminal()
+	p.run(`(globalThis.sent = { keys: 0, requests: 0 }, globalThis.socket = trl.connection.client.current.socket, socket.send = function (data) {
+		if (typeof data !== "string") sent.keys++;
+		else if (JSON.parse(data).method === "term.input") sent.requests++;
+		WebSocket.prototype.send.call(this, data);
+	})`)
+	const typed = "echo $((6*7)) keys"
+	for _, key := range typed {
+		p.write(string(key))
+	}
+	p.key("Enter", "Enter")
+	p.until("the command has run", `/^42 keys$/m.test(`+text+`)`)
+	if keys, requests := eval[int](p, `sent.keys`), eval[int](p, `sent.requests`); keys != len(typed)+1 || requests != 0 {
+		t.Errorf("%d frames and %d requests for %d keys", keys, requests, len(typed)+1)
+	}
+	p.enter("cat | wc -c")
+	p.until("the command runs", `trl.tabs.current.marks.running`)
+	p.run(`sent.keys = 0`)
+	p.run(`trl.tabs.current.xterm.paste("pasted lines\n".repeat(1000))`)
+	p.run(`trl.tabs.current.terminal.input("typed\r\x04")`)
+	p.until("all of it has arrived in its order", `/^13006$/m.test(`+text+`)`)
+	if keys, requests := eval[int](p, `sent.keys`), eval[int](p, `sent.requests`); keys != 0 || requests != 3 {
+		t.Errorf("%d frames and %d requests for the paste and what was typed behind it", keys, requests)
+	}
+	p.command("echo then")
+
+	p.enter("stty raw -echo; sleep 600")
+	p.until("the program runs that does not read", `trl.tabs.current.marks.running`)
+	p.run(`"k".repeat(400).split("").forEach((key) => trl.tabs.current.terminal.input(key.repeat(4096)))`)
+	const notices = `document.querySelector(".notices").textContent`
+	p.until("the page says that keys did not arrive", `/What you typed did not arrive/.test(`+notices+`)`)
+	if got := eval[int](p, notices+`.match(/did not arrive/g).length`); got != 1 {
+		t.Errorf("the page says it %d times", got)
+	}
+}
+
 // TestHalvesOfACharacterAreTyped: a browser or an input method may pass on the two units of a surrogate pair one by one.
 func TestHalvesOfACharacterAreTyped(t *testing.T) {
 	t.Parallel()

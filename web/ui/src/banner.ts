@@ -31,6 +31,7 @@ export class Banner {
   /** Input was refused during the disconnect, or was lost with the connection; in the latter case nobody knows whether it arrived. */
   untyped(sent: boolean): void {
     if (this.unsent !== "did not arrive") this.unsent = sent ? "may not have arrived" : "did not arrive";
+    if (this.connection.up && !this.settling) this.conclude(); // the terminal was attached late
   }
 
   /** Says that no answer comes while the connection still counts as up; ms is 0 when an answer has come. */

@@ -254,7 +254,7 @@ export class Pane implements View {
   private wire(): void {
     const { terminal, xterm } = this;
     xterm.onData((data) => this.send(this.keybar.apply(data)));
-    xterm.onBinary((data) => terminal.input(btoa(data), "base64"));
+    xterm.onBinary((data) => terminal.input(Uint8Array.from(data, (char) => char.charCodeAt(0))));
     xterm.onBell(() => this.feed.replaying || this.attention("bell"));
     xterm.onTitleChange((title) => {
       this.title = title;

@@ -20,6 +20,8 @@ type Event<T extends TermEvent["type"]> = Extract<TermEvent, { type: T }>;
 
 /** xterm.js draws some 10 MB per second, so a Ctrl-C waits for a few frames only. */
 const reading = { history: true, windowBytes: 256 << 10, acknowledge: "manual" } as const;
+/** More than that at a time is pasted, and not typed in keys. */
+const keyLength = 4096;
 /** How much of a paste goes into one message; a message that is too big would end the connection. */
 const pieceLength = 64 << 10;
 const pastePatience = 10_000; // ms
@@ -110,41 +112,34 @@ export class Terminal {
     this.client?.acknowledge(offset);
   }
 
-  input(data: string, encoding?: "base64"): void {
+  /** Types. Bytes are what is no text, as some mouse reports are. */
+  input(data: string | Uint8Array): void {
+    const { client } = this;
     if (this.mode === "view" || this.over) return;
-    if (!encoding) {
+    if (!client || !this.connection.up) return this.refused.emit(new ConnectionLostError("not connected", "unsent"));
+    if (typeof data === "string") {
       if (/^[\udc00-\udfff]/.test(data)) data = this.half + data;
       this.half = /[\ud800-\udbff]$/.exec(data)?.[0] ?? "";
       data = data.slice(0, data.length - this.half.length);
       if (!data) return;
     }
-    if (!this.pasting && data.length <= pieceLength) {
-      void this.typed(data, encoding);
+    if (!this.pasting && data.length <= keyLength) {
+      client.type(data).catch((error: Error) => this.refused.emit(error as TrlError | ConnectionLostError));
       return;
     }
-    const pasting = this.paste(data, encoding, this.pasting).then(() => {
+    const pasting = this.paste(client, data, this.pasting).then(() => {
       if (this.pasting === pasting) this.pasting = undefined;
     });
     this.pasting = pasting;
   }
 
   /** Sends text in pieces, one after the other, until one is refused. Input that is typed meanwhile comes after it. */
-  private async paste(data: string, encoding: "base64" | undefined, before: Promise<void> | undefined): Promise<void> {
+  private async paste(client: Client, data: string | Uint8Array, before: Promise<void> | undefined): Promise<void> {
     await before;
-    for (const piece of pieces(data)) if (!(await this.typed(piece, encoding, pastePatience))) return;
-  }
-
-  /** Sends one message. If the program has not read earlier input yet, it waits for up to this many ms. */
-  private async typed(data: string, encoding?: "base64", patience = 0): Promise<boolean> {
-    for (let end = Date.now() + patience; ; await pause(50)) {
-      try {
-        await this.connection.call("term.input", { term_id: this.id, data, ...(encoding && { encoding }) });
-        return true;
-      } catch (error) {
-        if (error instanceof TrlError && error.details.limit === "stdin" && Date.now() < end) continue;
-        this.refused.emit(error as TrlError | ConnectionLostError);
-        return false;
-      }
+    try {
+      for (const piece of typeof data === "string" ? pieces(data) : [data]) await sendPiece(client, piece);
+    } catch (error) {
+      this.refused.emit(error as TrlError | ConnectionLostError);
     }
   }
 
@@ -218,6 +213,8 @@ export class Terminal {
       case "control":
         this.actual = undefined; // the server applies our last size now
         return this.become(event.mode);
+      case "refused":
+        return this.refused.emit(event.error);
       case "exit":
         this.over = true;
         this.exited.emit(event);
@@ -252,6 +249,17 @@ function* pieces(text: string): Generator<string> {
     text = text.slice(end);
   }
   yield text;
+}
+
+/** Sends a piece of a paste. If the program has not read earlier input yet, it waits. */
+async function sendPiece(client: Client, piece: string | Uint8Array): Promise<void> {
+  for (const end = Date.now() + pastePatience; ; await pause(50)) {
+    try {
+      return await client.send(piece);
+    } catch (error) {
+      if (!(error instanceof TrlError && error.details.limit === "stdin" && Date.now() < end)) throw error;
+    }
+  }
 }
 
 function same(a: Size, b: Size | undefined): boolean {
