@@ -12,8 +12,9 @@ import (
 const (
 	abortTick = 5 * time.Millisecond // between two steps of an abort
 	// abortTimeout is how long a shell may take to report after everything it waited for is dead. A shell that takes longer
-	// is killed: a builtin such as `read </dev/zero` never reaches the end of a command.
-	abortTimeout = time.Second
+	// is killed: a builtin such as `read </dev/zero` never reaches the end of a command. On a busy machine a second was
+	// too short: a shell was killed that had only waited for a processor.
+	abortTimeout = 2 * time.Second
 )
 
 // abort is the state of a run after cancel or timeout. The run sends sig to each process once, and KILL after deadline.
