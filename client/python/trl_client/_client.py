@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Any, Coroutine, Literal, Mapping, TypeVar
 
 from ._address import Address
 from ._link import Link, Sent
-from ._results import encode
 from ._transport import DIAL_TIMEOUT, Lost
 from ._wire import REPEATS
 from .errors import ClosedError, ConnectionLostError, TrlError
@@ -267,41 +266,3 @@ def retrieve(done: asyncio.Future[Any]) -> None:
 def new_key() -> str:
     """A request_key that nobody else uses."""
     return secrets.token_hex(16)
-
-
-PIECE = 64 << 10  # of input; far below the server's buffer for a command that does not read
-
-
-async def send_input(
-    client: Client, method: str, target: Mapping[str, Any], data: bytes, *, eof: bool | None = None
-) -> None:
-    """Sends bytes piece by piece, each when the server has room for it."""
-    for start in range(0, max(len(data), 1), PIECE):
-        text, encoding = encode(data[start : start + PIECE])
-        params: dict[str, Any] = {**target, "data": text, "encoding": encoding}
-        if eof and start + PIECE >= len(data):
-            params["eof"] = True
-        await _call_when_room(client, method, params)
-
-
-async def close_input(client: Client, method: str, target: dict[str, Any]) -> None:
-    """Ends an input. It does not matter if it has ended already, as after the end of what reads it."""
-    try:
-        await send_input(client, method, target, b"", eof=True)
-    except TrlError as error:
-        if error.code != "STDIN_CLOSED":
-            raise
-
-
-async def _call_when_room(client: Client, method: str, params: Mapping[str, Any]) -> None:
-    pause = 0.002
-    while True:
-        try:
-            await client.call(method, params)
-            return
-        except TrlError as e:
-            no_room = e.code == "RATE_LIMITED" or e.code == "LIMIT_EXCEEDED" and e.details.get("limit") == "stdin"
-            if not no_room:
-                raise
-        await asyncio.sleep(pause)
-        pause = min(2 * pause, 0.2)

@@ -8,7 +8,8 @@ import subprocess
 from types import TracebackType
 from typing import Any, AsyncContextManager, AsyncGenerator, Awaitable, Callable, Generator, Mapping
 
-from ._client import Client, close_input, new_key, send_input
+from ._client import Client, new_key
+from ._input import Input
 from ._link import Feed, Link
 from ._results import Collector, ExecResult
 from ._stream import WINDOW, Stream, Text
@@ -68,22 +69,24 @@ class Command:
         self._failure: TrlError | None = None  # at the end there is either a result or a failure
         self._gap = False
         self._iterated = False
-        self._input: asyncio.Task[None] | None = None
+        self._stdin: Input  # set when the command is accepted
+        self._feeding: asyncio.Task[None] | None = None
         self._opening = client.spawn(self._open(session, stdin))
 
     async def _open(self, session: SessionID, stdin: bytes | None) -> None:
         async with session() as session_id:
             self._output.params["session_id"] = session_id
             await self._output.open()
+        self._stdin = Input(self._client, "exec.input", {"exec_id": self.id}, 0)  # no request has input beside an open stdin
         if stdin is not None:
-            self._input = self._client.spawn(self._feed(stdin))
+            self._feeding = self._client.spawn(self._feed(stdin))
 
     async def _feed(self, stdin: bytes) -> None:
         try:
-            await send_input(self._client, "exec.input", {"exec_id": self.id}, stdin, eof=True)
+            await self._stdin.write(stdin, eof=True)
         except TrlError as e:
             if not is_deaf(e):
-                self._failure = e  # it may have got a part of its input, or a part twice: do not let it go on
+                self._failure = e  # it may lack a part of its input: do not let it go on
                 await self._end()
 
     def __await__(self) -> Generator[Any, None, Command]:
@@ -206,11 +209,11 @@ class Command:
     async def write(self, data: str | bytes) -> None:
         """Writes to the command's stdin, which needs stdin=PIPE; waits while the command does not read."""
         await self._opened()
-        await send_input(self._client, "exec.input", {"exec_id": self.id}, to_bytes(data))
+        await self._stdin.write(to_bytes(data))
 
     async def close_stdin(self) -> None:
         await self._opened()
-        await close_input(self._client, "exec.input", {"exec_id": self.id})
+        await self._stdin.close()
 
     async def detach(self) -> None:
         """Stops the events. The command goes on."""

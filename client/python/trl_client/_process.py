@@ -8,8 +8,9 @@ import time
 from datetime import datetime
 from typing import Any, AsyncGenerator, Literal, Mapping
 
-from ._client import Client, close_input, send_input
+from ._client import Client
 from ._command import to_bytes
+from ._input import Input
 from ._link import Chunk, Feed, Link
 from ._results import Collector, LogMatch, Logs, ProcessExit, decode
 from ._stream import WINDOW, Stream, Text
@@ -44,14 +45,16 @@ def _chunks(logs: Mapping[str, Any]) -> list[Chunk]:
 class Process:
     """A background process. Its attributes are as last heard of; `refresh` asks again."""
 
-    def __init__(self, client: Client, info: ProcessInfo) -> None:
+    def __init__(self, client: Client, info: ProcessInfo, input_end: int | None = None) -> None:
         self._client = client
         self._info = info
+        self._stdin = Input(client, "process.input", {"process_id": self.id}, input_end)
 
     @classmethod
-    async def known(cls, client: Client, id: str) -> Process:
+    async def known(cls, client: Client, id: str, input_end: int | None = None) -> Process:
+        """A process that runs. `input_end` is how much input it has, if that is known."""
         info: Any = await client.call("process.info", {"process_id": id})
-        return cls(client, info)
+        return cls(client, info, input_end)
 
     @property
     def id(self) -> str:
@@ -110,10 +113,10 @@ class Process:
 
     async def write(self, data: str | bytes) -> None:
         """Writes to its stdin, which needs stdin=PIPE; waits while it does not read."""
-        await send_input(self._client, "process.input", {"process_id": self.id}, to_bytes(data))
+        await self._stdin.write(to_bytes(data))
 
     async def close_stdin(self) -> None:
-        await close_input(self._client, "process.input", {"process_id": self.id})
+        await self._stdin.close()
 
     async def logs(self, since: int = 0) -> Logs:
         """Its output so far, from a byte on."""

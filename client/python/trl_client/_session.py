@@ -179,7 +179,7 @@ class Session:
             stdin="open" if stdin == PIPE else None,
             request_key=request_key or new_key(),
         )
-        return await Process.known(self._client, started["process_id"])
+        return await Process.known(self._client, started["process_id"], 0)
 
     async def list_processes(self) -> list[Process]:
         """Its processes, with ended ones for as long as the server keeps them."""
@@ -333,7 +333,7 @@ async def _feed(process: Process, data: bytes) -> None:
         await process.close_stdin()
     except TrlError as e:
         if not is_deaf(e):
-            await process.kill()  # it may have got a part of its input, or a part twice: do not let it go on
+            await process.kill()  # it may lack a part of its input: do not let it go on
             raise
 
 

@@ -5,8 +5,9 @@ from __future__ import annotations
 from types import TracebackType
 from typing import Any, AsyncGenerator, Literal, Mapping
 
-from ._client import Client, new_key, send_input
+from ._client import Client, new_key
 from ._command import to_bytes
+from ._input import Input
 from ._link import Feed, Link
 from ._stream import WINDOW, Stream
 from ._wire import TermSnapshot
@@ -65,15 +66,16 @@ def _controlling(params: Mapping[str, Any]) -> dict[str, Any]:
 class Terminal:
     """One client of a terminal. Iterate over it for its events; leaving the loop, or `detach`, leaves the terminal running."""
 
-    def __init__(self, client: Client, screen: _Screen) -> None:
+    def __init__(self, client: Client, screen: _Screen, input_end: int | None) -> None:
         self._client = client
         self._screen = screen
+        self._input = Input(client, "term.input", {"term_id": screen.id}, input_end)
 
     @classmethod
     async def open(cls, client: Client, params: Mapping[str, Any]) -> Terminal:
         screen = _Screen(client, ("term.open", {**params, "request_key": new_key(), "window_bytes": WINDOW}), _controlling(params))
         await screen.open()
-        return cls(client, screen)
+        return cls(client, screen, 0)
 
     @classmethod
     async def create(cls, client: Client, session: Mapping[str, Any], params: Mapping[str, Any]) -> tuple[dict[str, Any], Terminal]:
@@ -88,13 +90,13 @@ class Terminal:
                 raise
             created = await client.call("session.create", session)
             return created, await cls.open(client, {"session_id": created["session_id"], **params})
-        return screen.created, cls(client, screen)
+        return screen.created, cls(client, screen, 0)
 
     @classmethod
     async def join(cls, client: Client, attach: Mapping[str, Any]) -> Terminal:
         screen = _Screen(client, None, attach)
         await screen.open()
-        return cls(client, screen)
+        return cls(client, screen, None)
 
     @property
     def id(self) -> str:
@@ -125,7 +127,7 @@ class Terminal:
 
     async def write(self, data: str | bytes) -> None:
         """Types."""
-        await send_input(self._client, "term.input", {"term_id": self.id}, to_bytes(data))
+        await self._input.write(to_bytes(data))
 
     async def resize(self, cols: int, rows: int) -> None:
         self._screen.attach |= {"cols": cols, "rows": rows}
