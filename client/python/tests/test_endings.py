@@ -17,7 +17,7 @@ import trl_client
 from conftest import DEADLINE, ROOT, Gateway, environment, until
 from trl_client import aio
 from trl_client._link import Link
-from trl_client._transport import WebSocket
+from trl_client._transport import Lost, WebSocket
 
 Address = dict[str, str]
 
@@ -290,3 +290,36 @@ def test_a_node_that_cannot_be_reached_is_waited_for(address: Address, monkeypat
             session.rename("never")
         assert failed.value.code == "NODE_UNREACHABLE"
         refusals = 0
+
+
+def test_a_connection_that_ends_while_a_request_is_sent_is_told_once() -> None:
+    class Ending:
+        pings = False
+        sending = asyncio.Event()
+
+        async def receive(self) -> str:
+            await self.sending.wait()
+            raise Lost("cut off")
+
+        async def send(self, frame: str) -> None:
+            self.sending.set()
+            while not link.lost:
+                await asyncio.sleep(0)
+            raise Lost("cut off")
+
+        async def close(self) -> None:
+            pass
+
+    async def main() -> None:
+        nonlocal link
+        link = Link(Ending())
+        asyncio.get_running_loop().set_exception_handler(lambda _, report: reports.append(report))
+        with pytest.raises(Lost):
+            await link.call("exec.input", {})
+        await link.close()
+        gc.collect()
+
+    link: Link
+    reports: list[Any] = []
+    asyncio.run(main())
+    assert not reports

@@ -129,7 +129,7 @@ class Link:
         self, method: str, params: Mapping[str, Any], *, feed: Feed | None = None, sent: Sent | None = None
     ) -> dict[str, Any]:
         """Sends a request and returns the data of its answer. A feed gets the stream that the answer names."""
-        call = _Call(method, self._loop.create_future(), feed)
+        call = self._new_call(method, feed)
         request_id = 0
         try:
             request_id = await self._send(call, params, sent)
@@ -143,12 +143,16 @@ class Link:
 
     async def post(self, method: str, params: Mapping[str, Any]) -> None:
         """Sends a request whose answer does not matter."""
-        call = _Call(method, self._loop.create_future(), None)
-        call.answer.add_done_callback(lambda f: f.cancelled() or f.exception())
         try:
-            await self._send(call, params, None)
+            await self._send(self._new_call(method, None), params, None)
         except Lost:
             pass
+
+    def _new_call(self, method: str, feed: Feed | None) -> _Call:
+        """Nobody waits for the answer if the request cannot be sent, and asyncio must not report then that the answer failed."""
+        call = _Call(method, self._loop.create_future(), feed)
+        call.answer.add_done_callback(lambda f: f.cancelled() or f.exception())
+        return call
 
     async def _send(self, call: _Call, params: Mapping[str, Any], sent: Sent | None) -> int:
         if self.lost:
@@ -222,8 +226,6 @@ class Link:
         for call in self._calls.values():
             if not call.answer.done():
                 call.answer.set_exception(why.again())
-                if call.feed is not None and call.feed.left:
-                    call.answer.exception()  # nobody waits for it
         for feed in [*self._streams.values(), *([] if self.listener is None else [self.listener])]:
             feed.put(why.again())
         self._calls.clear()
