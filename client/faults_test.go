@@ -83,23 +83,29 @@ func TestInputSurvivesKilledGateways(t *testing.T) {
 			return logs.Stdout, nil
 		},
 		"a terminal": func() (string, error) {
-			term, err := s.OpenTerminal(ctx, client.TerminalOptions{Cols: 80, Rows: 24, Command: fmt.Sprintf("stty raw -echo; head -c %d | sha256sum", len(text))})
+			term, err := s.OpenTerminal(ctx, client.TerminalOptions{Cols: 80, Rows: 24, Command: fmt.Sprintf("stty raw -echo; echo ready; head -c %d | sha256sum", len(text))})
 			if err != nil {
 				return "", err
 			}
 			defer term.Detach()
+			var shown strings.Builder
+			await := func(text string) error {
+				for !strings.Contains(shown.String(), text) {
+					e, err := term.Next(ctx)
+					if err != nil {
+						return err
+					}
+					shown.Write(e.Data)
+				}
+				return nil
+			}
+			if err := await("ready"); err != nil { // in line mode no long line is taken
+				return "", err
+			}
 			if err := term.Write(ctx, text); err != nil {
 				return "", err
 			}
-			var shown strings.Builder
-			for !strings.Contains(shown.String(), sum[:64]) {
-				e, err := term.Next(ctx)
-				if err != nil {
-					return shown.String(), err
-				}
-				shown.Write(e.Data)
-			}
-			return sum, nil
+			return sum, await(sum[:64])
 		},
 	}
 	for name, way := range ways {

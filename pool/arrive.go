@@ -240,7 +240,7 @@ func (p *Pool) makeRoom(ctx context.Context, id string) error {
 func (p *Pool) Unfinished() (all []*Move) {
 	for _, s := range p.all() {
 		for _, m := range []*Move{s.arrived, s.away.Load()} {
-			if m != nil && !m.IsTold() && (m != s.arrived || m.Arriving) && !slices.Contains(all, m) {
+			if m != nil && !m.IsTold() && (m != s.arrived || m.Arriving && (m.abandon != nil || m.IsOurs())) && !slices.Contains(all, m) { // not one that is just being received
 				all = append(all, m)
 			}
 		}

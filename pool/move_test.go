@@ -396,3 +396,34 @@ func TestNameAfterTheDeathOfTheNewNode(t *testing.T) {
 		t.Error("the session is not forgotten")
 	}
 }
+
+// TestUnfinishedMovesAreThoseOfEarlierGateways: a session that this gateway just receives is not kept before it has its shell.
+func TestUnfinishedMovesAreThoseOfEarlierGateways(t *testing.T) {
+	a, b := newRig(t, Config{}), newRig(t, Config{})
+	s := a.create(protocol.SessionCreate{})
+	m, err := s.BeginMove(t.Context(), b.Epoch())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer m.Stop()
+	over := make(chan struct{})
+	go func() { // ends when the session has been received; waited for below
+		defer close(over)
+		arriving, _, err := b.Receive(t.Context(), m.ID, a.Epoch(), export(t, m))
+		if err != nil {
+			t.Error(err)
+			return
+		}
+		arriving.Drop()
+	}()
+	for {
+		if all := b.Unfinished(); len(all) > 0 {
+			t.Fatal("it is to be finished before it was received")
+		}
+		select {
+		case <-over:
+			return
+		default:
+		}
+	}
+}

@@ -161,6 +161,7 @@ var hintFor = map[protocol.Code]string{
 	protocol.TermNotFound:         "It ended too long ago; see `list`.",
 	protocol.StreamNotFound:       "The offset lies beyond the output; call wait without offset.",
 	protocol.StdinClosed:          "It reads no input. Use `run` with stdin, background or tty for programs that read.",
+	protocol.OffsetMismatch:       "Somebody else has given it input; call send again.",
 	protocol.LimitExceeded:        "Wait for other work to end, or stop it; see `list`.",
 	protocol.NotSupported:         "This gateway cannot do that; try another way.",
 	protocol.ShuttingDown:         "Call again in a few seconds.",

@@ -213,11 +213,14 @@ func (c *Scope) markedMembersExcept(shell int) (pids []int) {
 	if c.looksEmpty(shell) {
 		return nil
 	}
-	c.group.walk(func(p procfs.Process, of *Scope) {
+	look := func(p procfs.Process, of *Scope) {
 		if of == c && p.Pid != shell && !p.Dead() {
 			pids = append(pids, p.Pid)
 		}
-	})
+	}
+	if c.group.walk(look); len(pids) == 0 {
+		c.group.walkMarked(look) // the kernel's list may have skipped a process while others ended
+	}
 	return pids
 }
 

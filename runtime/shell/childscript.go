@@ -80,7 +80,13 @@ func (s *Shell) enterableDir(sp *shellProc, cfg ShellConfig, state string, here 
 	case slowfs.Unanswered(err):
 		return "", false, err
 	}
-	return procfs.Path(sp.child.Pid(), "/cwd"), true, nil
+	if dir = procfs.Path(sp.child.Pid(), "/cwd"); s.currentGroup().Enterable(dir) == nil {
+		return dir, true, nil
+	}
+	if state != "" { // the shell has died meanwhile, see startDir
+		return "/", false, nil
+	}
+	return cfg.Dir, false, nil
 }
 
 // stateScript returns the lines that read the session's state, "" if there is none, and the parts of the state that may be
