@@ -405,11 +405,11 @@ func TestTerminalSurvivesKilledGateways(t *testing.T) {
 	typed := make(chan int)
 	go func() { // types line after line until the last kill
 		a := rig.Again{G: g}
-		sent, offset := 0, 0
-		for killing.Err() == nil {
+		sent, offset, taken := 0, 0, true
+		for ctx.Err() == nil && (killing.Err() == nil || !taken) {
 			line := fmt.Sprintf("%d\r", sent+1)
 			f, err := a.Ask(ctx, "term.input", object{"term_id": e.Id, "data": line, "offset": offset}, nil)
-			taken := err == nil && f.Error == nil || f.Code() == "OFFSET_MISMATCH" && f.Error.Details.Num("input_offset") == offset+len(line) // its answer was lost
+			taken = err == nil && f.Error == nil || f.Code() == "OFFSET_MISMATCH" && f.Error.Details.Num("input_offset") == offset+len(line) // its answer was lost
 			if taken {
 				sent, offset = sent+1, offset+len(line)
 			}
