@@ -44,10 +44,15 @@ func (s *Shell) tryTurn() (sp *shellProc, free bool, giveBack func(), err error)
 // startDir returns the directory in which a process or terminal starts: the shell's. If the shell has died, because its command
 // is being aborted, the state's script changes to the shell's last directory.
 func (s *Shell) startDir(sp *shellProc, cfg ShellConfig, state string) string {
-	switch {
-	case !sp.dead():
+	if !sp.dead() {
 		return s.Dir()
-	case state != "":
+	}
+	return dirWithoutShell(cfg, state)
+}
+
+// dirWithoutShell is startDir after the shell's death.
+func dirWithoutShell(cfg ShellConfig, state string) string {
+	if state != "" {
 		return "/"
 	}
 	return cfg.Dir
@@ -83,10 +88,7 @@ func (s *Shell) enterableDir(sp *shellProc, cfg ShellConfig, state string, here 
 	if dir = procfs.Path(sp.child.Pid(), "/cwd"); s.currentGroup().Enterable(dir) == nil {
 		return dir, true, nil
 	}
-	if state != "" { // the shell has died meanwhile, see startDir
-		return "/", false, nil
-	}
-	return cfg.Dir, false, nil
+	return dirWithoutShell(cfg, state), false, nil // the shell has died meanwhile
 }
 
 // stateScript returns the lines that read the session's state, "" if there is none, and the parts of the state that may be

@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"strings"
-	"syscall"
 	"testing"
 	"time"
 
@@ -241,14 +240,7 @@ func TestInputFramesSurviveKilledGateways(t *testing.T) {
 	killed := make(chan struct{})
 	go func() { // ends after the last kill; waited for below
 		defer close(killed)
-		for i := range kills {
-			time.Sleep(time.Duration(100+rand.IntN(400)) * time.Millisecond)
-			if i%4 == 3 {
-				_ = syscall.Kill(g.Pid, syscall.SIGHUP)
-			} else if pid := g.GatewayPid(); pid > 0 {
-				_ = syscall.Kill(pid, syscall.SIGKILL)
-			}
-		}
+		killGateways(g, kills)
 	}()
 	lives := 0
 	for taken := 0; ctx.Err() == nil && taken <= len(all); lives++ {

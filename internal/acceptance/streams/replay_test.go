@@ -377,6 +377,18 @@ func TestBinaryFramesCarryAllOutput(t *testing.T) {
 	}
 }
 
+// killGateways kills the gateway so many times, now and then with an upgrade instead.
+func killGateways(g *rig.Server, kills int) {
+	for i := range kills {
+		time.Sleep(time.Duration(100+rand.IntN(500)) * time.Millisecond)
+		if i%4 == 3 {
+			_ = syscall.Kill(g.Pid, syscall.SIGHUP)
+		} else if pid := g.GatewayPid(); pid > 0 {
+			_ = syscall.Kill(pid, syscall.SIGKILL)
+		}
+	}
+}
+
 // Gateways are killed and upgraded while a terminal prints at full speed and somebody types: no byte is missing or double,
 // and every line typed and answered arrives once, in order.
 func TestTerminalSurvivesKilledGateways(t *testing.T) {
@@ -393,14 +405,7 @@ func TestTerminalSurvivesKilledGateways(t *testing.T) {
 	killing, stop := context.WithCancel(ctx)
 	go func() { // ends after the last kill; waited for below through killing
 		defer stop()
-		for i := range kills {
-			time.Sleep(time.Duration(100+rand.IntN(500)) * time.Millisecond)
-			if i%4 == 3 {
-				_ = syscall.Kill(g.Pid, syscall.SIGHUP)
-			} else if pid := g.GatewayPid(); pid > 0 {
-				_ = syscall.Kill(pid, syscall.SIGKILL)
-			}
-		}
+		killGateways(g, kills)
 	}()
 	typed := make(chan int)
 	go func() { // types line after line until the last kill
