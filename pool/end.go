@@ -12,6 +12,7 @@ import (
 	"trl/pool/shells"
 	"trl/pool/timeouts"
 	"trl/protocol"
+	"trl/runtime/own"
 	"trl/runtime/shell"
 	"trl/statemachine"
 )
@@ -134,17 +135,16 @@ func (s *Session) finish(queue []*Exec) {
 // openFailed ends a session that got no shell. For clients it never existed, unless it was ended while it was being made.
 func (s *Session) openFailed(err error) {
 	fault := shells.Fault(err, s.spec.Dir)
-	if fault.Code == protocol.SessionLost { // the session never had a shell to lose
-		fault = protocol.Errorf(protocol.ShuttingDown, "%s", fault.Message).WithCause(err)
-	}
 	s.mu.Lock()
 	if s.ending != nil {
 		fault = s.errEndedLocked()
 	} else {
 		s.log.Warn().Err(err).Msg("session not created")
-		s.openErr = fault
 		s.endLocked(protocol.ReasonShellFailed, 0)
 		s.ending.forget = true
+	}
+	if fault.Code == protocol.SessionLost { // the session never had a shell to lose
+		fault = protocol.Errorf(protocol.ShuttingDown, "%s", fault.Message).WithCause(err)
 	}
 	s.openErr = fault
 	s.mu.Unlock()
@@ -197,6 +197,9 @@ func (s *Session) Destroy(ctx context.Context, q *protocol.SessionDestroy) (prot
 func (s *Session) errEndedLocked() *protocol.Error {
 	if m := s.ending.move; m != nil {
 		return m.fault()
+	}
+	if s.pool.base.Keeper.Gone() {
+		return shells.KeeperGone(own.ErrKeeperGone)
 	}
 	return protocol.Errorf(protocol.SessionTerminated, "session has ended").With("reason", s.ending.reason)
 }

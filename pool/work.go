@@ -2,7 +2,6 @@ package pool
 
 import (
 	"context"
-	"errors"
 	"maps"
 	"slices"
 	"sync"
@@ -182,9 +181,6 @@ func (s *Session) releaseSlot(c *child, err error) error {
 	s.processTasks.Done()
 	if s.ending != nil {
 		return s.errEndedLocked()
-	}
-	if errors.Is(err, stream.ErrNoTerminal) {
-		return protocol.Errorf(protocol.LimitExceeded, "server is out of terminals or descriptors").WithCause(err)
 	}
 	return shells.CommandFault(err)
 }

@@ -8,6 +8,7 @@ import (
 	"trl/protocol"
 	"trl/runtime/own"
 	"trl/runtime/slowfs"
+	"trl/runtime/stream"
 )
 
 // Fault tells a client why there is no shell in dir.
@@ -36,8 +37,11 @@ func Fault(err error, dir string) *protocol.Error {
 	return protocol.Errorf(protocol.ShellFailed, "shell cannot be used").WithCause(err)
 }
 
-// CommandFault tells a client why its command did not run.
+// CommandFault tells a client why its command, process or terminal did not start.
 func CommandFault(err error) *protocol.Error {
+	if errors.Is(err, stream.ErrNoTerminal) {
+		return protocol.Errorf(protocol.LimitExceeded, "server is out of terminals or descriptors").WithCause(err)
+	}
 	if e, ok := errors.AsType[*fs.PathError](err); ok && isDirError(e) {
 		return dirFault(e.Path, err)
 	} else if ok && e.Op == slowfs.OpLookUp {

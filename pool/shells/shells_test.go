@@ -2,6 +2,7 @@ package shells
 
 import (
 	"errors"
+	"fmt"
 	"io/fs"
 	"os"
 	"path/filepath"
@@ -13,7 +14,9 @@ import (
 	"trl/internal/testkit"
 	"trl/protocol"
 	"trl/runtime/own"
+	"trl/runtime/shell"
 	"trl/runtime/slowfs"
+	"trl/runtime/stream"
 )
 
 func of[T any](v T) *T { return &v }
@@ -132,6 +135,8 @@ func TestFaults(t *testing.T) {
 		{protocol.Errorf(protocol.SessionBusy, "x"), "/d", protocol.SessionBusy, protocol.SessionBusy},
 		{&own.LimitError{Limit: "pids", Why: "x"}, "/d", protocol.NotSupported, protocol.NotSupported},
 		{own.ErrKeeperGone, "/d", protocol.SessionLost, protocol.SessionLost},
+		{errors.Join(shell.ErrShellGone, own.ErrKeeperGone), "/d", protocol.SessionLost, protocol.SessionLost},
+		{fmt.Errorf("start: %w", stream.ErrNoTerminal), "/d", protocol.ShellFailed, protocol.LimitExceeded},
 		{&fs.PathError{Op: "chdir", Path: "/d", Err: syscall.ENOENT}, "/d", protocol.WorkingDirNotFound, protocol.WorkingDirNotFound},
 		{&fs.PathError{Op: "chdir", Path: "/other", Err: syscall.ENOENT}, "/d", protocol.ShellFailed, protocol.WorkingDirNotFound},
 		{&fs.PathError{Op: "spawn", Path: sh, Err: syscall.ENOENT}, "/d", protocol.WorkingDirNotFound, protocol.ShellFailed},

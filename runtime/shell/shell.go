@@ -357,7 +357,7 @@ func (s *Shell) Run(c *Command) Outcome {
 	}
 	var again *stream.Pipes
 	var lost []string
-	restored := false
+	restored, gone := false, ErrShellGone
 	if s.restorePostponed && !s.closing.Load() {
 		var after saved.Replaced
 		err := s.restoreShell(p, &after, scarceTimeout)
@@ -397,6 +397,7 @@ func (s *Shell) Run(c *Command) Outcome {
 			return Outcome{Err: err, Code: -1}
 		}
 		if err != nil {
+			gone = errors.Join(ErrShellGone, err)
 			break
 		}
 		restored, lost = true, Union(lost, after.Lost)
@@ -406,7 +407,7 @@ func (s *Shell) Run(c *Command) Outcome {
 	if again != nil {
 		again.Close()
 	}
-	return Outcome{Err: ErrShellGone, Code: -1, Died: true}
+	return Outcome{Err: gone, Code: -1, Died: true}
 }
 
 // Union returns the elements of a and those of b that are not in a.

@@ -2,11 +2,14 @@ package survival
 
 import (
 	"fmt"
+	"math/rand/v2"
 	"os"
 	"os/exec"
 	"strings"
+	"sync"
 	"syscall"
 	"testing"
+	"time"
 
 	"trl/internal/rig"
 	"trl/internal/testkit"
@@ -102,8 +105,9 @@ func TestKilledKeeperIsTold(t *testing.T) {
 	}
 	t.Cleanup(func() { _ = g.Stop() }) // its end is no good one
 	c := g.Dial(t)
-	waits := c.Begin("exec.run", object{"session_id": c.Session(), "command": "echo begun; " + rig.Sleeper()})
-	testkit.Eventually(t, "it runs", func() bool { return c.Info(c.Session())["session_id"] != nil })
+	s := c.Session()
+	waits := c.Begin("exec.run", object{"session_id": s, "command": "echo begun; " + rig.Sleeper()})
+	testkit.Eventually(t, "it runs", func() bool { return c.State(s) == "RUNNING" })
 	if err := syscall.Kill(g.Pid, syscall.SIGKILL); err != nil {
 		t.Fatal(err)
 	}
@@ -129,6 +133,37 @@ func TestKilledKeeperIsTold(t *testing.T) {
 			}
 			seen[pid] = true
 		}
+	}
+}
+
+// TestKeeperKilledAtAnyMoment: whatever step of a command the keeper's death meets, the answer says that the session is lost.
+func TestKeeperKilledAtAnyMoment(t *testing.T) {
+	t.Parallel()
+	for range rig.Pick(8, 100) {
+		g, err := rig.StartGateway()
+		if err != nil {
+			t.Fatal(err)
+		}
+		var all sync.WaitGroup
+		for range 4 {
+			s := g.Dial(t).Session()
+			all.Go(func() {
+				a := rig.Again{G: g}
+				for {
+					f, err := a.Ask(t.Context(), "exec.run", object{"session_id": s, "command": ":"}, nil)
+					if err != nil {
+						return
+					}
+					if code := f.Code(); code != "" && code != "SESSION_LOST" {
+						t.Errorf("%v", *f.Error)
+					}
+				}
+			})
+		}
+		time.Sleep(time.Duration(rand.IntN(20)) * time.Millisecond)
+		_ = syscall.Kill(g.Pid, syscall.SIGKILL)
+		all.Wait()
+		_ = g.Stop() // its end is no good one
 	}
 }
 

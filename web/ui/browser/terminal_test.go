@@ -371,8 +371,7 @@ func TestKeysGoInFrames(t *testing.T) {
 	p.enter("cat | wc -c")
 	p.until("the command runs", `trl.tabs.current.marks.running`)
 	p.run(`sent.keys = 0`)
-	p.run(`trl.tabs.current.xterm.paste("pasted lines\n".repeat(1000))`)
-	p.run(`trl.tabs.current.terminal.input("typed\r\x04")`)
+	p.run(`(trl.tabs.current.xterm.paste("pasted lines\n".repeat(1000)), trl.tabs.current.terminal.input("typed\r\x04"))`) // at once: the paste is not answered yet
 	p.until("all of it has arrived in its order", `/^13006$/m.test(`+text+`)`)
 	if keys, requests := eval[int](p, `sent.keys`), eval[int](p, `sent.requests`); keys != 0 || requests != 3 {
 		t.Errorf("%d frames and %d requests for the paste and what was typed behind it", keys, requests)
