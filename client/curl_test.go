@@ -33,6 +33,7 @@ var notOverHTTP = map[string]string{
 	"a client's own session that has ended is made anew":                                      "a request names its session",
 	"the end of a session ends what waits in its queue":                                       "an exec.exit with an error is an event, of which a client makes an exception",
 	"100 MiB of output that nobody reads":                                                     "a response has the window of its socket, and no window_bytes; TestRPCReaderThatStops of package web shows its bound",
+	"input arrives once, although gateways are killed and connections cut meanwhile":          "a client repeats input at its offset",
 	"a terminal comes back with its screen":                                                   "term.open sends events on a connection that also carries input: it needs the WebSocket",
 	"a session and its terminal are made by one request":                                      "the same",
 }

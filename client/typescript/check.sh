@@ -40,7 +40,7 @@ trap 'rm -rf "$out"' EXIT
 go build -buildvcs=false -o "$out/clientrig" ../../internal/clientrig
 export TRL_TEST_RIG="$out/clientrig"
 modules=$PWD/$cache/node_modules
-tests="test/client.test.ts test/endings.test.ts test/typing.test.ts test/docs.test.ts test/examples.test.ts test/scenarios.test.ts"
+tests="test/client.test.ts test/endings.test.ts test/input.test.ts test/typing.test.ts test/docs.test.ts test/examples.test.ts test/scenarios.test.ts"
 run() { # NAME COMMAND…: in the background, with its output in a file
   name=$1
   shift

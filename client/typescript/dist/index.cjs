@@ -1201,14 +1201,16 @@ var Collector = class {
 // src/input.ts
 var pieceBytes = 64 << 10;
 var Input = class {
-  constructor(connection, send) {
-    this.connection = connection;
+  // an older server knows none
+  constructor(send, end) {
     this.send = send;
+    this.end = end;
   }
-  connection;
   send;
+  end;
   last = Promise.resolve();
   unfinished = 0;
+  offsets = true;
   /** Writes after everything that was written before. With `eof` nothing may follow. */
   write(data, eof = false) {
     const bytes = toBytes(data);
@@ -1236,25 +1238,57 @@ var Input = class {
   }
   async pieces(bytes, eof) {
     for (let at = 0; at === 0 || at < bytes.length; at += pieceBytes) {
-      const last = at + pieceBytes >= bytes.length;
-      const piece = encodeBytes(bytes.subarray(at, at + pieceBytes));
-      await this.whenRoom(() => this.send(eof && last ? { ...piece, eof } : piece));
+      await this.give(bytes.subarray(at, at + pieceBytes), eof && at + pieceBytes >= bytes.length);
     }
   }
-  async whenRoom(send) {
-    for (let wait = 2; ; wait = Math.min(2 * wait, 200)) {
-      await this.connection.connected();
+  /** Sends a piece: again while the server has no room for it, and again until it is known what became of it. */
+  async give(bytes, eof) {
+    let lost;
+    let offset;
+    for (let wait = 2; ; ) {
       try {
-        await send();
+        const answer = await this.send(() => {
+          if (!lost && this.offsets) offset = this.end;
+          return { ...encodeBytes(bytes), ...eof && { eof }, ...offset !== void 0 && { offset } };
+        });
+        this.end = answer.input_offset;
         return;
       } catch (error) {
-        const full = error instanceof TrlError && (error.code === "RATE_LIMITED" || error.code === "LIMIT_EXCEEDED" && error.details.limit === "stdin");
-        if (!full) throw error;
+        if (offset !== void 0 && error instanceof ConnectionLostError && error.outcome === "unknown") {
+          lost = error;
+          continue;
+        }
+        if (error instanceof TrlError && isFull(error)) {
+          await pause(wait);
+          wait = Math.min(2 * wait, 200);
+          continue;
+        }
+        if (offset !== void 0 && !lost && error instanceof TrlError && error.code === "INVALID_PARAMS" && error.details.field === "offset") {
+          this.offsets = false;
+          offset = void 0;
+          continue;
+        }
+        if (offset === void 0 || !(error instanceof TrlError) || error.code !== "OFFSET_MISMATCH") {
+          if (lost) this.end = void 0;
+          throw lost && error instanceof ConnectionLostError ? lost : error;
+        }
+        const end = Number(error.details.input_offset);
+        const taken = end - offset;
+        this.end = end;
+        if (!lost && taken === 0) throw error;
+        if (lost) {
+          if (taken <= 0 || taken > bytes.length) throw lost;
+          if (taken === bytes.length && !eof) return;
+          bytes = bytes.subarray(taken);
+          lost = void 0;
+        }
       }
-      await pause(wait);
     }
   }
 };
+function isFull(error) {
+  return error.code === "RATE_LIMITED" || error.code === "LIMIT_EXCEEDED" && error.details.limit === "stdin";
+}
 
 // src/window.ts
 var windowBytes = 1 << 20;
@@ -1538,7 +1572,10 @@ var Command = class {
       },
       detach: (link) => link.send("exec.detach", { exec_id: this.execId })
     });
-    this.input = new Input(connection, async (piece) => connection.call("exec.input", { exec_id: await this.id, ...piece }));
+    this.input = new Input(async (piece) => {
+      const exec_id = await this.id;
+      return connection.call("exec.input", () => ({ exec_id, ...piece() }));
+    }, 0);
     if (o.signal?.aborted) {
       this.stream.leave(o.signal.reason);
       this.id = Promise.reject(o.signal.reason);
@@ -1903,11 +1940,11 @@ var grace = 1e3;
 var lineSettles = 100;
 var Process = class _Process {
   /** @internal */
-  constructor(connection, hubs, info) {
+  constructor(connection, hubs, info, inputEnd) {
     this.connection = connection;
     this.hubs = hubs;
     this.info = info;
-    this.input = new Input(connection, (piece) => connection.call("process.input", { process_id: this.id, ...piece }));
+    this.input = new Input((piece) => connection.call("process.input", () => ({ process_id: this.id, ...piece() })), inputEnd);
   }
   connection;
   hubs;
@@ -1926,7 +1963,7 @@ var Process = class _Process {
       ...o.stdin && { stdin: o.stdin }
     };
     const { process_id } = await connection.call("process.start", params, { signal: o.signal });
-    const started = new _Process(connection, hubs, await connection.call("process.info", { process_id }));
+    const started = new _Process(connection, hubs, await connection.call("process.info", { process_id }), 0);
     if (o.onOutput || o.onExit) void started.report(o);
     return started;
   }
@@ -2175,11 +2212,11 @@ var Lines = class {
 // src/typing.ts
 var keptBytes = 64 << 10;
 var Typing = class {
-  constructor(connection, termId, tell) {
+  constructor(connection, termId, tell, inputEnd) {
     this.connection = connection;
     this.termId = termId;
     this.tell = tell;
-    this.input = new Input(connection, (piece) => this.request(piece));
+    this.input = new Input((piece) => this.request(piece), inputEnd);
   }
   connection;
   termId;
@@ -2239,6 +2276,7 @@ var Typing = class {
     const last = this.kept.at(-1);
     this.at = at;
     this.next = offset;
+    if (offset !== void 0) this.input.end = offset;
     this.forget();
     this.refusing = false;
     if (last && offset !== void 0 && offset < last.offset + last.bytes.length) {
@@ -2259,7 +2297,7 @@ var Typing = class {
   refused(link, { offset, error }) {
     if (this.at?.link !== link || this.refusing) return;
     this.refusing = true;
-    this.next = void 0;
+    this.next = this.input.end = void 0;
     const first = this.kept.findIndex((piece) => piece.offset === offset);
     const lost = first < 0 ? [] : this.kept.slice(first);
     this.forget();
@@ -2273,7 +2311,7 @@ var Typing = class {
   sendFrame(bytes) {
     const { at, next } = this;
     if (!at || next === void 0 || this.paused > 0 || !at.link.sendInput(at.streamId, at.sink, next, bytes)) return false;
-    this.next = next + bytes.length;
+    this.next = this.input.end = next + bytes.length;
     this.kept.push({ offset: next, bytes });
     this.keptSize += bytes.length;
     while (this.keptSize > keptBytes) this.keptSize -= this.kept.shift().bytes.length;
@@ -2292,7 +2330,7 @@ var Typing = class {
   }
   /** Sends input in a request on this link. */
   async ask(link, bytes) {
-    this.next = void 0;
+    this.next = this.input.end = void 0;
     const node = this.connection.nodeWait();
     for (; ; ) {
       try {
@@ -2309,8 +2347,9 @@ var Typing = class {
     await this.settle();
     this.next = void 0;
     let link;
-    const taken = await this.connection.call("term.input", { term_id: this.termId(), ...piece }, { sent: (now2) => link = now2 });
+    const taken = await this.connection.call("term.input", () => ({ term_id: this.termId(), ...piece() }), { sent: (now2) => link = now2 });
     this.taken(link, taken);
+    return taken;
   }
   /** Returns when all frames were taken, or sent again. The answer to an empty request comes after all refusals. */
   async settle() {
@@ -2336,6 +2375,7 @@ var Typing = class {
   }
   /** A request with input was answered. An older server does not say where frames begin. */
   taken(link, { input_offset: offset }) {
+    this.input.end = offset;
     if (this.at?.link !== link) return;
     this.refusing = false;
     this.next = offset;
@@ -2384,7 +2424,7 @@ var Terminal = class _Terminal {
       o.since,
       o
     );
-    this.input = new Typing(connection, () => this.termId, (error) => this.stream.event("refused", { error }));
+    this.input = new Typing(connection, () => this.termId, (error) => this.stream.event("refused", { error }), "term_id" in open ? void 0 : 0);
     this.opened = this.stream.open().then(() => this);
     this.opened.catch(() => {
     });

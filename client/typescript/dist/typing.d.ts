@@ -30,7 +30,7 @@ export declare class Typing {
     private waiting;
     constructor(connection: Connection, termId: () => string, 
     /** Tells that input which was sent in frames was not taken. */
-    tell: (error: TrlError | ConnectionLostError) => void);
+    tell: (error: TrlError | ConnectionLostError) => void, inputEnd: number | undefined);
     /** Writes in requests, after everything that was typed. */
     write(data: string | Uint8Array): Promise<void>;
     /** Sends text in one request on the connection of now, after everything that was typed. It does not wait for room. */

@@ -88,7 +88,10 @@ export class Command implements AsyncIterable<ExecEvent> {
       },
       detach: (link) => link.send("exec.detach", { exec_id: this.execId }),
     });
-    this.input = new Input(connection, async (piece) => connection.call("exec.input", { exec_id: await this.id, ...piece }));
+    this.input = new Input(async (piece) => {
+      const exec_id = await this.id;
+      return connection.call("exec.input", () => ({ exec_id, ...piece() }));
+    }, 0);
     if (o.signal?.aborted) {
       this.stream.leave(o.signal.reason);
       this.id = Promise.reject(o.signal.reason);

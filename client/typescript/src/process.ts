@@ -59,8 +59,9 @@ export class Process {
     private readonly connection: Connection,
     private readonly hubs: Map<string, LogHub>,
     private info: wire.ProcessInfo,
+    inputEnd?: number,
   ) {
-    this.input = new Input(connection, (piece) => connection.call("process.input", { process_id: this.id, ...piece }));
+    this.input = new Input((piece) => connection.call("process.input", () => ({ process_id: this.id, ...piece() })), inputEnd);
   }
 
   /** @internal */
@@ -76,7 +77,7 @@ export class Process {
       ...(o.stdin && { stdin: o.stdin }),
     };
     const { process_id } = await connection.call("process.start", params, { signal: o.signal });
-    const started = new Process(connection, hubs, await connection.call("process.info", { process_id }));
+    const started = new Process(connection, hubs, await connection.call("process.info", { process_id }), 0);
     if (o.onOutput || o.onExit) void started.report(o);
     return started;
   }

@@ -120,7 +120,7 @@ export class Terminal implements AsyncIterable<TermEvent> {
       o.since,
       o,
     );
-    this.input = new Typing(connection, () => this.termId, (error) => this.stream.event("refused", { error }));
+    this.input = new Typing(connection, () => this.termId, (error) => this.stream.event("refused", { error }), "term_id" in open ? undefined : 0);
     this.opened = this.stream.open().then(() => this);
     this.opened.catch(() => {}); // the reader gets the same error
   }

@@ -1,7 +1,7 @@
 import type { Connection } from "./connection.ts";
 import { ConnectionLostError, refusal, TrlError } from "./errors.ts";
 import { concat, encodeBytes, toBytes } from "./frame.ts";
-import { Input, pieceBytes } from "./input.ts";
+import { Input, pieceBytes, type Piece } from "./input.ts";
 import type { Link, Sink } from "./link.ts";
 import type * as wire from "./wire.gen.ts";
 
@@ -46,8 +46,9 @@ export class Typing {
     private readonly termId: () => string,
     /** Tells that input which was sent in frames was not taken. */
     private readonly tell: (error: TrlError | ConnectionLostError) => void,
+    inputEnd: number | undefined,
   ) {
-    this.input = new Input(connection, (piece) => this.request(piece));
+    this.input = new Input((piece) => this.request(piece), inputEnd);
   }
 
   /** Writes in requests, after everything that was typed. */
@@ -94,6 +95,7 @@ export class Typing {
     const last = this.kept.at(-1); // of the lost link
     this.at = at;
     this.next = offset;
+    if (offset !== undefined) this.input.end = offset;
     this.forget();
     this.refusing = false;
     if (last && offset !== undefined && offset < last.offset + last.bytes.length) {
@@ -117,7 +119,7 @@ export class Typing {
   refused(link: Link, { offset, error }: wire.InputRefused): void {
     if (this.at?.link !== link || this.refusing) return;
     this.refusing = true;
-    this.next = undefined;
+    this.next = this.input.end = undefined;
     const first = this.kept.findIndex((piece) => piece.offset === offset);
     const lost = first < 0 ? [] : this.kept.slice(first);
     this.forget();
@@ -132,7 +134,7 @@ export class Typing {
   private sendFrame(bytes: Uint8Array): boolean {
     const { at, next } = this;
     if (!at || next === undefined || this.paused > 0 || !at.link.sendInput(at.streamId, at.sink, next, bytes)) return false;
-    this.next = next + bytes.length;
+    this.next = this.input.end = next + bytes.length;
     this.kept.push({ offset: next, bytes });
     this.keptSize += bytes.length;
     while (this.keptSize > keptBytes) this.keptSize -= this.kept.shift()!.bytes.length;
@@ -154,7 +156,7 @@ export class Typing {
 
   /** Sends input in a request on this link. */
   private async ask(link: Link, bytes: Uint8Array): Promise<void> {
-    this.next = undefined;
+    this.next = this.input.end = undefined;
     const node = this.connection.nodeWait();
     for (;;) {
       try {
@@ -168,12 +170,13 @@ export class Typing {
   }
 
   /** Sends a piece of what is written. */
-  private async request(piece: { data: string; encoding?: "base64" }): Promise<void> {
+  private async request(piece: () => Piece): Promise<wire.InputTaken> {
     await this.settle();
     this.next = undefined;
     let link: Link | undefined;
-    const taken = await this.connection.call("term.input", { term_id: this.termId(), ...piece }, { sent: (now) => (link = now) });
+    const taken = await this.connection.call("term.input", () => ({ term_id: this.termId(), ...piece() }), { sent: (now) => (link = now) });
     this.taken(link, taken);
+    return taken;
   }
 
   /** Returns when all frames were taken, or sent again. The answer to an empty request comes after all refusals. */
@@ -201,6 +204,7 @@ export class Typing {
 
   /** A request with input was answered. An older server does not say where frames begin. */
   private taken(link: Link | undefined, { input_offset: offset }: Partial<wire.InputTaken>): void {
+    this.input.end = offset;
     if (this.at?.link !== link) return;
     this.refusing = false;
     this.next = offset;
