@@ -1,6 +1,7 @@
 package browser
 
 import (
+	"fmt"
 	"os"
 	"path/filepath"
 	"testing"
@@ -8,8 +9,8 @@ import (
 	"github.com/chromedp/chromedp"
 )
 
-// long prints 6,000 lines of 1,000 bytes, each one row on the screen. The server keeps less of a terminal.
-const long = `seq 1 6000 | sed "s/\$/$(printf '\033[m%.0s' $(seq 320))/"`
+// long prints n lines of nearly 1,000 bytes, each one row on the screen. The server keeps 4 MiB of a terminal.
+func long(n int) string { return fmt.Sprintf(`seq 1 %d | sed "s/\$/$(printf '\033[m%%.0s' $(seq 320))/"`, n) }
 
 // after lists the numbers that the terminal shows on lines of their own after the text about the gap.
 const after = text + `.split(/bytes of output are no longer kept\]\n/)[1].match(/^\d+$/mg).map(Number)`
@@ -24,7 +25,7 @@ func TestGapIsToldAndTheRestIsShown(t *testing.T) {
 	p.newTerminal()
 	p.command("echo seen before")
 	p.command("PS1='$ '")
-	p.enter("while [ ! -e go ]; do sleep 0.02; done; " + long + "; touch gone; echo all of $((6000 + 1))")
+	p.enter("while [ ! -e go ]; do sleep 0.02; done; " + long(6000) + "; touch gone; echo all of $((6000 + 1))")
 	p.until("the command runs", `/running/.test(document.querySelector(".readout").textContent)`)
 	p.expectOffline()
 	x.cut()
@@ -58,7 +59,7 @@ func TestReloadBesideAFullScreenProgram(t *testing.T) {
 	p.newTerminal()
 	p.enter("clear; echo beneath")
 	p.until("the screen is clear", `/^beneath\n.*[#$]/.test(`+screen+`)`)
-	p.enter(`printf '\033[?1049h\033[?1h\033[?2004h'; for i in 1 2; do ` + long + `; done; printf '\033[H\033[2Jfull\033[3;3Hscreen '; cat`)
+	p.enter(`printf '\033[?1049h\033[?1h\033[?2004h'; ` + long(5000) + `; printf '\033[H\033[2Jfull\033[3;3Hscreen '; cat`)
 	p.until("the program has drawn its screen", `/^full\n\n  screen/.test(`+screen+`)`)
 	p.do(chromedp.Reload())
 	p.until("the screen is there after the reload", `trl.tabs?.current?.xterm?.buffer.active.type === "alternate" && /^full\n\n  screen/.test(`+screen+`)`)
