@@ -10,7 +10,9 @@ import (
 )
 
 // long prints n lines of nearly 1,000 bytes, each one row on the screen. The server keeps 4 MiB of a terminal.
-func long(n int) string { return fmt.Sprintf(`seq 1 %d | sed "s/\$/$(printf '\033[m%%.0s' $(seq 320))/"`, n) }
+func long(n int) string {
+	return fmt.Sprintf(`seq 1 %d | sed "s/\$/$(printf '\033[m%%.0s' $(seq 320))/"`, n)
+}
 
 // after lists the numbers that the terminal shows on lines of their own after the text about the gap.
 const after = text + `.split(/bytes of output are no longer kept\]\n/)[1].match(/^\d+$/mg).map(Number)`
