@@ -409,10 +409,17 @@ func (in *Stdin) closeWriterLocked() {
 	if in.w < 0 {
 		return
 	}
-	in.mu.Lock()
-	descriptor.Close(&in.w)
-	in.mu.Unlock()
+	in.closeEnd(&in.w)
 	dropHeld(in.group, in.heldNumbers, 2, 3)
+}
+
+// closeEnd closes a descriptor. feedMu is held, and mu is not: the close of a pipe waits for the pipe's lock, and Add must not.
+func (in *Stdin) closeEnd(fd *int) {
+	in.mu.Lock()
+	end := *fd
+	*fd = -1
+	in.mu.Unlock()
+	descriptor.Close(&end)
 }
 
 // Close closes the buffer and its pipe, here and at the keeper.
@@ -420,9 +427,7 @@ func (in *Stdin) Close() {
 	in.feedMu.Lock()
 	defer in.feedMu.Unlock()
 	in.closeWriterLocked()
-	in.mu.Lock()
-	descriptor.Close(&in.r)
-	descriptor.Close(&in.mem)
-	in.mu.Unlock()
+	in.closeEnd(&in.r)
+	in.closeEnd(&in.mem)
 	dropHeld(in.group, in.heldNumbers, 0, 2)
 }
