@@ -2178,6 +2178,8 @@ var Typing = class {
   kept = [];
   // the latest frames that the server may not have taken
   keptSize = 0;
+  heard = 0;
+  // how much input the server has said that it has
   paused = 0;
   // attaches on their way, other than that of a new link
   refusing = false;
@@ -2223,15 +2225,17 @@ var Typing = class {
   }
   /** Frames can be sent on this link, from offset on if the server takes any. */
   attached(at, offset) {
-    const last = this.kept.at(-1);
     this.at = at;
-    this.next = offset;
-    if (offset !== void 0) this.input.end = offset;
+    if (offset !== void 0) this.arrived(offset);
     this.forget();
+    if (offset !== void 0) this.input.end = offset = Math.max(offset, this.heard);
+    this.next = offset;
     this.refusing = false;
-    if (last && offset !== void 0 && offset < last.offset + last.bytes.length) {
-      this.tell(new ConnectionLostError("the connection was lost before all input had arrived", "unknown"));
-    }
+  }
+  /** Tells whether the frames of a lost link did not all arrive before anything else of ours: the server had so much input. */
+  arrived(end) {
+    const last = this.kept.at(-1);
+    if (last && end < last.offset + last.bytes.length) this.tell(new ConnectionLostError("the connection was lost before all input had arrived", "unknown"));
   }
   /** The terminal is being attached anew on its link: its stream gets another number, so no frame can be sent until resume. */
   pause() {
@@ -2274,6 +2278,7 @@ var Typing = class {
   async typeNow(link, pieces) {
     await this.sendAgain();
     link ??= await this.connection.connected();
+    if (link !== this.at?.link && !link.loss) await this.settle();
     const bytes = concat(pieces);
     if (this.at?.link === link && this.sendFrame(bytes)) return;
     await this.ask(link, bytes);
@@ -2301,15 +2306,23 @@ var Typing = class {
     this.taken(link, taken);
     return taken;
   }
-  /** Returns when all frames were taken, or sent again. The answer to an empty request comes after all refusals. */
+  /**
+   * Returns when all frames were taken, or sent again. The answer to an empty request comes after all refusals. If the link was lost, the answer to one over
+   * the next link says what has arrived; the terminal may be attached there later.
+   */
   async settle() {
-    if (this.at && this.kept.length > 0) {
-      const { link } = this.at;
+    while (this.at && this.kept.length > 0) {
+      const last = this.kept.at(-1);
+      const lost = this.at.link.loss !== void 0;
+      const link = lost ? await this.connection.connected() : this.at.link;
       try {
         await this.ask(link, new Uint8Array());
       } catch {
+        if (link.loss) continue;
+        if (lost) break;
       }
-      if (!link.loss) this.forget();
+      if (lost && this.kept.at(-1) === last && this.input.end !== void 0) this.arrived(this.input.end);
+      this.forget();
     }
     await this.sendAgain();
   }
@@ -2326,6 +2339,7 @@ var Typing = class {
   /** A request with input was answered. An older server does not say where frames begin. */
   taken(link, { input_offset: offset }) {
     this.input.end = offset;
+    this.heard = Math.max(this.heard, offset ?? 0);
     if (this.at?.link !== link) return;
     this.refusing = false;
     this.next = offset;

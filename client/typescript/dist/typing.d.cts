@@ -24,6 +24,7 @@ export declare class Typing {
     private next;
     private kept;
     private keptSize;
+    private heard;
     private paused;
     private refusing;
     private again;
@@ -39,6 +40,8 @@ export declare class Typing {
     type(data: string | Uint8Array): Promise<void>;
     /** Frames can be sent on this link, from offset on if the server takes any. */
     attached(at: Attached, offset: number | undefined): void;
+    /** Tells whether the frames of a lost link did not all arrive before anything else of ours: the server had so much input. */
+    private arrived;
     /** The terminal is being attached anew on its link: its stream gets another number, so no frame can be sent until resume. */
     pause(): void;
     /** Goes on after pause. The link and the offset are those of the new attach, if the server has answered it. */
@@ -52,7 +55,10 @@ export declare class Typing {
     private ask;
     /** Sends a piece of what is written. */
     private request;
-    /** Returns when all frames were taken, or sent again. The answer to an empty request comes after all refusals. */
+    /**
+     * Returns when all frames were taken, or sent again. The answer to an empty request comes after all refusals. If the link was lost, the answer to one over
+     * the next link says what has arrived; the terminal may be attached there later.
+     */
     private settle;
     private sendAgain;
     /** A request with input was answered. An older server does not say where frames begin. */

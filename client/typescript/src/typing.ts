@@ -36,6 +36,7 @@ export class Typing {
   private next: number | undefined; // the offset of the next frame; undefined: none can be sent
   private kept: { offset: number; bytes: Uint8Array }[] = []; // the latest frames that the server may not have taken
   private keptSize = 0;
+  private heard = 0; // how much input the server has said that it has
   private paused = 0; // attaches on their way, other than that of a new link
   private refusing = false; // the server refuses frames, and one of its refusals has come
   private again: { link: Link; bytes: Uint8Array } | undefined; // the input of refused frames
@@ -92,15 +93,18 @@ export class Typing {
 
   /** Frames can be sent on this link, from offset on if the server takes any. */
   attached(at: Attached, offset: number | undefined): void {
-    const last = this.kept.at(-1); // of the lost link
     this.at = at;
-    this.next = offset;
-    if (offset !== undefined) this.input.end = offset;
+    if (offset !== undefined) this.arrived(offset);
     this.forget();
+    if (offset !== undefined) this.input.end = offset = Math.max(offset, this.heard); // the answer to a request may have come before
+    this.next = offset;
     this.refusing = false;
-    if (last && offset !== undefined && offset < last.offset + last.bytes.length) {
-      this.tell(new ConnectionLostError("the connection was lost before all input had arrived", "unknown"));
-    }
+  }
+
+  /** Tells whether the frames of a lost link did not all arrive before anything else of ours: the server had so much input. */
+  private arrived(end: number): void {
+    const last = this.kept.at(-1);
+    if (last && end < last.offset + last.bytes.length) this.tell(new ConnectionLostError("the connection was lost before all input had arrived", "unknown"));
   }
 
   /** The terminal is being attached anew on its link: its stream gets another number, so no frame can be sent until resume. */
@@ -149,6 +153,7 @@ export class Typing {
   private async typeNow(link: Link | undefined, pieces: Uint8Array[]): Promise<void> {
     await this.sendAgain();
     link ??= await this.connection.connected();
+    if (link !== this.at?.link && !link.loss) await this.settle(); // there may be frames of a lost link
     const bytes = concat(pieces);
     if (this.at?.link === link && this.sendFrame(bytes)) return;
     await this.ask(link, bytes);
@@ -179,14 +184,23 @@ export class Typing {
     return taken;
   }
 
-  /** Returns when all frames were taken, or sent again. The answer to an empty request comes after all refusals. */
+  /**
+   * Returns when all frames were taken, or sent again. The answer to an empty request comes after all refusals. If the link was lost, the answer to one over
+   * the next link says what has arrived; the terminal may be attached there later.
+   */
   private async settle(): Promise<void> {
-    if (this.at && this.kept.length > 0) {
-      const { link } = this.at;
+    while (this.at && this.kept.length > 0) {
+      const last = this.kept.at(-1);
+      const lost = this.at.link.loss !== undefined;
+      const link = lost ? await this.connection.connected() : this.at.link;
       try {
         await this.ask(link, new Uint8Array());
-      } catch {} // the next request meets the same error, if it lasts
-      if (!link.loss) this.forget();
+      } catch {
+        if (link.loss) continue;
+        if (lost) break; // the next request meets the same error, if it lasts
+      }
+      if (lost && this.kept.at(-1) === last && this.input.end !== undefined) this.arrived(this.input.end);
+      this.forget();
     }
     await this.sendAgain();
   }
@@ -205,6 +219,7 @@ export class Typing {
   /** A request with input was answered. An older server does not say where frames begin. */
   private taken(link: Link | undefined, { input_offset: offset }: Partial<wire.InputTaken>): void {
     this.input.end = offset;
+    this.heard = Math.max(this.heard, offset ?? 0);
     if (this.at?.link !== link) return;
     this.refusing = false;
     this.next = offset;

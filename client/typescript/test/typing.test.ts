@@ -21,6 +21,10 @@ class Sent {
   readonly requests: string[] = [];
   /** Frames get lost on their way. */
   lossy = false;
+  /** Answers to attaches wait for it. */
+  late: Promise<void> | undefined;
+  /** The connection is lost with the request that has this data. */
+  losing: string | undefined;
   readonly WebSocket: typeof WebSocket;
 
   constructor(protocols = ["trl.v1+bin", "trl.v1"]) {
@@ -29,13 +33,27 @@ class Sent {
       constructor(url: string | URL, all: string[]) {
         super(url, [...protocols, ...all.filter((name) => !name.startsWith("trl.v1"))]);
       }
+      private readonly attaches = new Set<unknown>();
+      override set onmessage(receive: (message: MessageEvent) => void) {
+        super.onmessage = (message: MessageEvent) => {
+          const { late } = sent;
+          if (late && typeof message.data === "string" && this.attaches.has((JSON.parse(message.data) as { id?: number }).id)) void late.then(() => receive(message));
+          else receive(message);
+        };
+      }
       override send(data: string | ArrayBuffer): void {
         if (typeof data !== "string") {
           sent.frames++;
           if (sent.lossy) return;
         } else {
-          const { method, params } = JSON.parse(data) as { method: string; params: { data: string } };
+          const { id, method, params } = JSON.parse(data) as { id: number; method: string; params: { data: string } };
           if (method === "term.input") sent.requests.push(params.data);
+          if (method === "term.attach") this.attaches.add(id);
+          if (method === "term.input" && params.data === sent.losing) {
+            sent.losing = undefined;
+            this.close(3000);
+            return;
+          }
         }
         super.send(data);
       }
@@ -78,12 +96,18 @@ async function until(ok: () => boolean, what: () => string): Promise<void> {
 
 const pause = (ms: number) => new Promise((resolve) => setTimeout(resolve, ms));
 
+/** A session of a client of its own. */
+async function own(sent: Sent, to = gateway): Promise<trl.Session> {
+  const client = await trl.connect({ url: to.url, token: to.tokens.user!, WebSocket: sent.WebSocket, onState: (state) => states.push(state) });
+  const session = await client.createSession();
+  clients.push(client);
+  sessions.push(session);
+  return session;
+}
+
 /** A terminal of a client of its own that prints what is typed. */
 async function echo(sent: Sent, cmd = "cat", to = gateway): Promise<Reader> {
-  const own = await trl.connect({ url: to.url, token: to.tokens.user!, WebSocket: sent.WebSocket, onState: (state) => states.push(state) });
-  const session = await own.createSession();
-  clients.push(own);
-  sessions.push(session);
+  const session = await own(sent, to);
   const reader = new Reader(await session.openTerminal({ cols: 80, rows: 24, history: true, cmd: `stty raw -echo; echo ready; exec ${cmd}` }));
   await reader.until("ready\n");
   reader.text = "";
@@ -248,6 +272,45 @@ describe("typing", () => {
     await Promise.all(waits);
     await reader.until("afterxyz!");
     assert.equal(reader.refused.length, 1);
+  });
+
+  test("keys that get lost while nobody reads are named before more is typed", async () => {
+    for (const more of ["write", "type"] as const) {
+      const sent = new Sent();
+      const session = await own(sent);
+      const terminal = await session.openTerminal({ cols: 80, rows: 24, history: true, windowBytes: 1024, cmd: "stty raw -echo; printf %600s; touch ready; exec cat" });
+      await session.exec("while [ ! -e ready ]; do sleep 0.01; done; rm ready");
+      await terminal.type("before ");
+      sent.lossy = true;
+      await terminal.type("lost ");
+      sent.lossy = false;
+      await gateway.do("drop");
+      await until(() => states.some(({ kind }) => kind === "down"), () => "down");
+      await terminal[more]("after"); // 600 bytes wait for a reader, so nothing is attached yet
+      const reader = new Reader(terminal);
+      await reader.until("after");
+      assert.ok(reader.text.endsWith("before after"), reader.text);
+      assert.ok(reader.refused.length === 1 && reader.refused[0] instanceof trl.ConnectionLostError, `${more}: ${reader.refused.join()}`);
+      states.length = 0;
+    }
+  });
+
+  test("the answer to an attach comes after that to a later write", async () => {
+    const sent = new Sent();
+    const reader = await echo(sent);
+    const { terminal } = reader;
+    await terminal.write("ab");
+    const attached = Promise.withResolvers<void>();
+    sent.late = attached.promise;
+    await gateway.do("drop");
+    await terminal.write("cd");
+    attached.resolve();
+    await until(() => reader.attached === 2, () => "attached again");
+    sent.late = undefined;
+    sent.losing = "efg";
+    await terminal.write("efg");
+    await reader.until("g");
+    assert.equal(reader.text, "abcdefg");
   });
 
   test("gateways are killed and upgraded under a typist", async () => {
