@@ -272,6 +272,9 @@ func (t *Terminal) Size() (cols, rows int) { return t.pty.Size() }
 // Input adds a piece that begins at offset at to the terminal's input, and returns where the input ends then. It never waits. Input
 // that the terminal does not take now stays in the stdin buffer, which survives the gateway.
 func (t *Terminal) Input(at int64, p []byte) (end int64, err error) {
+	if err := stream.CheckOffset(at, t.stdin.End()); err != nil { // first: input that is there already may have been taken in another mode
+		return 0, err
+	}
 	if err := t.pty.CheckLines(p); err != nil {
 		return 0, err
 	}

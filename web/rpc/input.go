@@ -24,15 +24,18 @@ func (c *conn) takeInput(f protocol.InputFrame) *protocol.Error {
 	if e := c.grant.ExpiredError(); e != nil {
 		return e
 	}
-	if e := c.grant.BeginRequest(); e != nil {
-		c.srv.m.RateLimited.Inc()
-		return e
-	}
-	defer c.grant.EndRequest()
 	c.mu.Lock()
 	sub := c.numbered[f.StreamNo]
 	r, no := c.relayOfLocked(f.StreamNo)
 	c.mu.Unlock()
+	if e := c.grant.BeginRequest(); e != nil {
+		c.srv.m.RateLimited.Inc()
+		if sub != nil {
+			sub.refusal.CompareAndSwap(nil, e) // otherwise others could type so much that a later frame fits behind theirs
+		}
+		return e
+	}
+	defer c.grant.EndRequest()
 	switch {
 	case r != nil && r.sendInput(protocol.InputFrame{StreamNo: no, Offset: f.Offset, Data: f.Data, EOF: f.EOF}):
 		return nil

@@ -4,6 +4,9 @@ import (
 	"context"
 	"fmt"
 	"math/rand/v2"
+	"net/http"
+	"os"
+	"path/filepath"
 	"strings"
 	"testing"
 	"time"
@@ -176,6 +179,60 @@ func TestRefusedInputFrames(t *testing.T) {
 	if f := plain.Await("an error", func(f *rig.Frame) bool { return f.Event == "" }); f.Code() != "INVALID_REQUEST" {
 		t.Errorf("%+v", f)
 	}
+}
+
+// TestFramesBehindOneAboveTheRate: a frame that comes too fast is refused, and so are those behind it, though others have typed as much meanwhile.
+func TestFramesBehindOneAboveTheRate(t *testing.T) {
+	t.Parallel()
+	const slow, fast = "slow-token-00000000000000000000000000", "fast-token-00000000000000000000000000"
+	tokens := filepath.Join(t.TempDir(), "tokens")
+	if err := os.WriteFile(tokens, []byte(slow+" u user rate=2\n"+fast+" u user\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	g := rig.Gateway(t, "--auth", "token", "--token-file", tokens)
+	dial := func(token string) *rig.Client {
+		ws, err := g.Open(t, &websocket.DialOptions{Subprotocols: []string{"trl.v1+bin"}, HTTPHeader: http.Header{"Authorization": {"Bearer " + token}}})
+		if err != nil {
+			t.Fatal(err)
+		}
+		return rig.NewClient(t, ws)
+	}
+	d, c := dial(fast), dial(slow)
+	s := d.Session()
+	p := d.Call("process.start", object{"session_id": s, "command": "cat", "stdin": "open"}).Str("process_id")
+	y := typistOf(c, c.Call("process.logs", object{"process_id": p, "follow": true}))
+	for range 50 {
+		y.send("a")
+	}
+	refused := c.Event("input.refused")
+	if code := refused.Obj("error").Str("code"); code != "RATE_LIMITED" {
+		t.Fatalf("%v", refused)
+	}
+	y.offset = refused.Num("offset")
+	d.Call("process.input", object{"process_id": p, "data": "X"})
+	time.Sleep(2 * time.Second) // for several requests
+	y.offset++
+	y.send("b")
+	c.Call("system.ping", nil) // the frame was read
+	if end := d.Call("process.input", object{"process_id": p}).Num("input_offset"); end != y.offset-1 {
+		t.Errorf("the input has %d bytes: one behind the refused one", end)
+	}
+}
+
+// TestTakenInputIsNotJudgedAgain: input that is sent again was taken in another mode of the terminal.
+func TestTakenInputIsNotJudgedAgain(t *testing.T) {
+	t.Parallel()
+	c := rig.Shared(t, "h").Dial(t)
+	s := c.Session()
+	h := c.OpenTerminal(s, object{"command": "stty raw -echo; touch raw; head -c 5000 >/dev/null; stty sane; touch sane; sleep 60"})
+	text := object{"term_id": h.Id, "data": strings.Repeat("z", 5000), "offset": 0}
+	c.Run(s, "until [ -e raw ]; do sleep 0.01; done")
+	c.Call("term.input", text)
+	c.Run(s, "until [ -e sane ]; do sleep 0.01; done")
+	if f := c.Try("term.input", text); f.Code() != "OFFSET_MISMATCH" || f.Error.Details.Num("input_offset") != 5000 {
+		t.Errorf("%+v", f)
+	}
+	c.Call("session.destroy", object{"session_id": s, "force": true})
 }
 
 // TestInputWithOffsetIsTakenOnce: a request with input can be sent again, and so can the end of the input.
