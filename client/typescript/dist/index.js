@@ -2278,9 +2278,9 @@ var Typing = class {
   async typeNow(link, pieces) {
     await this.sendAgain();
     link ??= await this.connection.connected();
-    if (link !== this.at?.link && !link.loss) await this.settle();
     const bytes = concat(pieces);
     if (this.at?.link === link && this.sendFrame(bytes)) return;
+    if (!link.loss) await this.settle();
     await this.ask(link, bytes);
   }
   /** Sends input in a request on this link. */

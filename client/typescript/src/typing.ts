@@ -153,9 +153,9 @@ export class Typing {
   private async typeNow(link: Link | undefined, pieces: Uint8Array[]): Promise<void> {
     await this.sendAgain();
     link ??= await this.connection.connected();
-    if (link !== this.at?.link && !link.loss) await this.settle(); // there may be frames of a lost link
     const bytes = concat(pieces);
     if (this.at?.link === link && this.sendFrame(bytes)) return;
+    if (!link.loss) await this.settle(); // frames before may be refused yet, or were lost with another link
     await this.ask(link, bytes);
   }
 

@@ -204,6 +204,20 @@ describe("typing", () => {
     assert.ok(sent.frames > 10, `${sent.frames} frames`);
   });
 
+  test("a key is refused while control is being taken", async () => {
+    const reader = await echo(new Sent());
+    const { terminal } = reader;
+    await sandbox.call("term.input", { term_id: terminal.id, data: "X" });
+    void terminal.type("a"); // it is refused
+    void terminal.takeOver();
+    await terminal.type("b");
+    await reader.until("b");
+    await terminal.type("c");
+    await reader.until("c");
+    assert.equal(reader.text, "Xabc");
+    assert.deepEqual(reader.refused, []);
+  });
+
   test("more is refused than is kept", async () => {
     const reader = await echo(new Sent());
     const { terminal } = reader;
