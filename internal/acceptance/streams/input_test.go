@@ -184,6 +184,9 @@ func TestRefusedInputFrames(t *testing.T) {
 // TestFramesBehindOneAboveTheRate: a frame that comes too fast is refused, and so are those behind it, though others have typed as much meanwhile.
 func TestFramesBehindOneAboveTheRate(t *testing.T) {
 	t.Parallel()
+	if os.Getenv("TRL_TEST_RELAY") != "" {
+		t.Skip("a gateway does not remember the refusal of a frame for another node")
+	}
 	const slow, fast = "slow-token-00000000000000000000000000", "fast-token-00000000000000000000000000"
 	tokens := filepath.Join(t.TempDir(), "tokens")
 	if err := os.WriteFile(tokens, []byte(slow+" u user rate=2\n"+fast+" u user\n"), 0o600); err != nil {
@@ -197,9 +200,10 @@ func TestFramesBehindOneAboveTheRate(t *testing.T) {
 		}
 		return rig.NewClient(t, ws)
 	}
-	d, c := dial(fast), dial(slow)
+	d := dial(fast)
 	s := d.Session()
 	p := d.Call("process.start", object{"session_id": s, "command": "cat", "stdin": "open"}).Str("process_id")
+	c := dial(slow)
 	y := typistOf(c, c.Call("process.logs", object{"process_id": p, "follow": true}))
 	for range 50 {
 		y.send("a")
