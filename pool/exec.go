@@ -324,7 +324,9 @@ func (e *Exec) Input(at int64, p []byte, eof bool) (end int64, err error) {
 	s := e.session
 	s.mu.Lock()
 	c := e.command
-	s.touchLocked(time.Now())
+	if len(p) > 0 || eof { // else somebody asks where the input ends
+		s.touchLocked(time.Now())
+	}
 	s.mu.Unlock()
 	if c == nil {
 		return command.Taken(0, stream.ErrStdinClosed)

@@ -179,7 +179,9 @@ func (p *Process) Wait(ctx context.Context, until protocol.Until) (r protocol.Wa
 
 // Input adds a piece at offset at to the stdin of a process with open stdin, and returns where the input ends then. It never waits.
 func (p *Process) Input(at int64, b []byte, eof bool) (end int64, err error) {
-	_ = p.session.Touch() // the process takes input also while its session ends
+	if len(b) > 0 || eof { // else somebody asks where the input ends
+		_ = p.session.Touch() // the process takes input also while its session ends
+	}
 	return command.Taken(p.process.Input(at, b, eof))
 }
 

@@ -315,6 +315,8 @@ func (t *Terminal) Input(v *Viewer, at int64, p []byte) (end int64, err error) {
 	if t.hasEnded() {
 		return 0, protocol.Errorf(protocol.StdinClosed, "terminal has ended")
 	}
-	t.session.lastActive.Store(int64(time.Since(idleBase)))
+	if len(p) > 0 { // else somebody asks where the input ends
+		t.session.lastActive.Store(int64(time.Since(idleBase)))
+	}
 	return command.Typed(t.terminal.Input(at, p))
 }

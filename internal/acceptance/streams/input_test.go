@@ -239,6 +239,24 @@ func TestTakenInputIsNotJudgedAgain(t *testing.T) {
 	c.Call("session.destroy", object{"session_id": s, "force": true})
 }
 
+// TestWhoFollowsGivesNoInput: a client that could send frames does not keep its session from being idle by that.
+func TestWhoFollowsGivesNoInput(t *testing.T) {
+	t.Parallel()
+	c := rig.Shared(t, "h").DialBinary(t)
+	s := c.Session()
+	p := c.Call("process.start", object{"session_id": s, "command": "cat", "stdin": "open"}).Str("process_id")
+	h := c.OpenTerminal(s, object{"command": "cat"})
+	x := c.Stream(s, "cat", object{"interactive_stdin": true}).Str("exec_id")
+	since := c.Info(s).Str("last_active_at")
+	c.Call("process.logs", object{"process_id": p, "follow": true})
+	c.Call("term.attach", object{"term_id": h.Id, "mode": "view"})
+	c.Call("exec.attach", object{"exec_id": x})
+	if now := c.Info(s).Str("last_active_at"); now != since {
+		t.Errorf("active at %s, was at %s", now, since)
+	}
+	c.Call("session.destroy", object{"session_id": s, "force": true})
+}
+
 // TestInputWithOffsetIsTakenOnce: a request with input can be sent again, and so can the end of the input.
 func TestInputWithOffsetIsTakenOnce(t *testing.T) {
 	t.Parallel()
