@@ -328,9 +328,6 @@ func (e *Exec) Input(at int64, p []byte, eof bool) (end int64, err error) {
 		s.touchLocked(time.Now())
 	}
 	s.mu.Unlock()
-	if c == nil {
-		return command.Taken(0, stream.ErrStdinClosed)
-	}
 	return command.Taken(c.Input(at, p, eof))
 }
 

@@ -307,10 +307,8 @@ func (t *Terminal) Resize(v *Viewer, cols, rows int) error { return t.viewers.Re
 
 // Input types a piece at offset at, and returns where the input ends then. v is nil for a client that is not attached; it may type as the owner.
 func (t *Terminal) Input(v *Viewer, at int64, p []byte) (end int64, err error) {
-	if v != nil {
-		if err := v.CheckControl(); err != nil {
-			return 0, err
-		}
+	if err := v.CheckControl(); err != nil {
+		return 0, err
 	}
 	if t.hasEnded() {
 		return 0, protocol.Errorf(protocol.StdinClosed, "terminal has ended")

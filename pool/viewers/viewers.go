@@ -262,8 +262,11 @@ func (v *Viewer) checkControlLocked() error {
 	return protocol.Errorf(protocol.Forbidden, "another client has taken over; attach in control to type again")
 }
 
-// CheckControl fails if the viewer does not have control.
+// CheckControl fails if the viewer does not have control. v is nil for a client that is not attached.
 func (v *Viewer) CheckControl() error {
+	if v == nil {
+		return nil
+	}
 	v.t.mu.Lock()
 	defer v.t.mu.Unlock()
 	return v.checkControlLocked()

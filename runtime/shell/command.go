@@ -89,8 +89,12 @@ func (c *Command) Signal(sig syscall.Signal) <-chan SignalResult {
 	return q.result
 }
 
-// Input adds a piece that begins at offset at to the command's stdin, and returns where the input ends then. It never waits.
+// Input adds a piece that begins at offset at to the command's stdin, and returns where the input ends then. It never waits. c is nil if
+// the command has ended.
 func (c *Command) Input(at int64, p []byte, eof bool) (end int64, err error) {
+	if c == nil {
+		return 0, stream.ErrStdinClosed
+	}
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	end = int64(len(c.pending))

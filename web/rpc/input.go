@@ -31,7 +31,7 @@ func (c *conn) takeInput(f protocol.InputFrame) *protocol.Error {
 	if e := c.grant.BeginRequest(); e != nil {
 		c.srv.m.RateLimited.Inc()
 		if sub != nil {
-			sub.refusal.CompareAndSwap(nil, e) // otherwise others could type so much that a later frame fits behind theirs
+			sub.refusal.Set(e) // otherwise others could type so much that a later frame fits behind theirs
 		}
 		return e
 	}
@@ -46,13 +46,11 @@ func (c *conn) takeInput(f protocol.InputFrame) *protocol.Error {
 	case c.principal.Role == auth.Viewer:
 		return protocol.Errorf(protocol.Forbidden, "a viewer may only read")
 	}
-	if before := sub.refusal.Load(); before != nil {
-		return before
+	if e := sub.refusal.Why(); e != nil {
+		return e
 	}
 	if err := sub.Input(sub.viewer, &f); err != nil {
-		e := (&call{c: c, method: sub.InputMethod}).fault(err)
-		sub.refusal.Store(e)
-		return e
+		return sub.refusal.Set((&call{c: c, method: sub.InputMethod}).fault(err))
 	}
 	return nil
 }
@@ -65,19 +63,17 @@ func (c *conn) inputOffset(sub *subscription) *int64 {
 	return sub.InputOffset()
 }
 
-var anywhere int64 = pool.Anywhere
-
 // takeRequest answers a request with input for a stream. offset is the request's; take gives the input to what the stream comes from.
 func (k *call) takeRequest(streamID string, offset *int64, take func(at int64) (end int64, err error)) (any, bool, error) {
-	if offset == nil {
-		offset = &anywhere
-		k.c.mu.Lock()
-		if sub := k.c.subs[streamID]; sub != nil {
-			sub.refusal.Store(nil)
-		}
-		k.c.mu.Unlock()
+	at := int64(pool.Anywhere)
+	k.c.mu.Lock()
+	if sub := k.c.subs[streamID]; offset != nil {
+		at = *offset
+	} else if sub != nil {
+		sub.refusal.Clear()
 	}
-	end, err := take(*offset)
+	k.c.mu.Unlock()
+	end, err := take(at)
 	return &protocol.InputTaken{InputOffset: end}, false, err
 }
 

@@ -4,7 +4,6 @@ import (
 	"context"
 	"io"
 	"sync"
-	"sync/atomic"
 
 	"trl/pool"
 	"trl/protocol"
@@ -22,15 +21,15 @@ type subscription struct {
 	source.Source
 	*subscriptionEnd
 	r            *pool.Reader
-	number       uint64                         // the stream's number in binary frames
-	viewer       *pool.Viewer                   // nil unless the source is a terminal
-	showScreen   bool                           // send the terminal's screen first
-	history      bool                           // send what is kept, and the screen after it if the beginning is missing
-	startMissing bool                           // the beginning of what is kept is missing
-	block        bool                           // the program waits for r, except while the client is silent
-	credit       *credit.Credit                 // nil: no window; set before the pump starts
-	refusal      atomic.Pointer[protocol.Error] // of an input frame; nil: later ones may be taken
-	stopped      chan struct{}                  // closed by stop
+	number       uint64         // the stream's number in binary frames
+	viewer       *pool.Viewer   // nil unless the source is a terminal
+	showScreen   bool           // send the terminal's screen first
+	history      bool           // send what is kept, and the screen after it if the beginning is missing
+	startMissing bool           // the beginning of what is kept is missing
+	block        bool           // the program waits for r, except while the client is silent
+	credit       *credit.Credit // nil: no window; set before the pump starts
+	refusal      source.Refusal // of an input frame
+	stopped      chan struct{}  // closed by stop
 	stopping     sync.Once
 	minOffset    int64 // size of the stream at the attach; that much is sent even if the command has ended before
 }
