@@ -133,7 +133,10 @@ func (fz *fuzzer) try(t *testing.T, name, text string) {
 			t.Fatalf("%s: %q left %v, the shell is %d; %v", name, text, m, s.Pid(), r.Outcome)
 		}
 	}
-	for _, c := range s.leftScopes { // jobs that the text may start
+	s.mu.Lock()
+	left := slices.Clone(s.leftScopes)
+	s.mu.Unlock()
+	for _, c := range left { // jobs that the text may start
 		if err := c.Kill(0); err != nil {
 			t.Fatal(err)
 		}
