@@ -38,6 +38,15 @@ func (p *page) swipe(from, to float64) {
 	p.touch(input.TouchEnd)
 }
 
+// swipeUntil drags a finger until the condition holds: more than once, because a finger that a loaded machine lets rest selects a word.
+func (p *page) swipeUntil(what, condition string, from, to float64) {
+	p.t.Helper()
+	waitFor(p.t, what, func() bool {
+		p.swipe(from, to)
+		return eval[bool](p, condition)
+	})
+}
+
 // place returns the middle of a cell, counted from the upper left.
 func (p *page) place(col, row int) []float64 {
 	p.t.Helper()
@@ -53,12 +62,8 @@ func TestFingerScrolls(t *testing.T) {
 	p := g.phone()
 	p.command("seq 1 500")
 	bottom := eval[int](p, viewportY)
-	p.swipe(250, 650)
-	p.until("earlier lines are visible", fmt.Sprintf(`%s <= %d - 15`, viewportY, bottom))
-	for range 3 {
-		p.swipe(650, 250)
-	}
-	p.until("the last lines are visible again", fmt.Sprintf(`%s === %d`, viewportY, bottom))
+	p.swipeUntil("earlier lines are visible", fmt.Sprintf(`%s <= %d - 15`, viewportY, bottom), 250, 650)
+	p.swipeUntil("the last lines are visible again", fmt.Sprintf(`%s === %d`, viewportY, bottom), 650, 250)
 
 	// A finger that leaves while it moves; made in the page, so that the machine's load does not make it rest.
 	p.run(`(() => {
@@ -78,10 +83,8 @@ func TestFingerScrolls(t *testing.T) {
 
 	p.enter("seq 1 500 | less")
 	p.until("less shows its first page", `trl.tabs.current.xterm.buffer.active.type === "alternate" && /^1\n2\n/.test(`+screen+`)`)
-	p.swipe(650, 350)
-	p.until("a finger scrolls less", `Number(/^(\d+)\n/.exec(`+screen+`)?.[1]) > 5`)
-	p.swipe(300, 700)
-	p.until("a finger scrolls less back", `/^1\n2\n/.test(`+screen+`)`)
+	p.swipeUntil("a finger scrolls less", `Number(/^(\d+)\n/.exec(`+screen+`)?.[1]) > 5`, 650, 350)
+	p.swipeUntil("a finger scrolls less back", `/^1\n2\n/.test(`+screen+`)`, 300, 700)
 	p.do(chromedp.Click(`.keybar button[aria-label="Page down"]`, chromedp.ByQuery))
 	p.until("PgDn of the key bar goes to the program", `Number(/^(\d+)\n/.exec(`+screen+`)?.[1]) > 5`)
 	p.write("q")
