@@ -298,7 +298,8 @@ func TestUnfinishedIsEnded(t *testing.T) {
 // TestSlowTakerHasNotStalled: the time limit of a message pauses while the server does not read, because it waits for the client to read its
 // answers.
 func TestSlowTakerHasNotStalled(t *testing.T) {
-	g := start(t, func(c *Config) { c.stall = 300 * time.Millisecond })
+	const stall = 2 * time.Second // longer than a busy machine keeps the other half of a request waiting
+	g := start(t, func(c *Config) { c.stall = stall })
 	c := g.Raw()
 	request := rig.RawFrame(0x81, `{"id":1,"method":"system.capabilities"}`) // answered with some KiB, by the reading goroutine
 	sent := make(chan struct{})
@@ -307,7 +308,7 @@ func TestSlowTakerHasNotStalled(t *testing.T) {
 		defer close(sent)
 		c.Write(append(bytes.Repeat(request, n), rig.RawFrame(0x81, ping("end"))...))
 	}()
-	time.Sleep(4 * 300 * time.Millisecond) // nothing is waited for: this is how long the client takes nothing
+	time.Sleep(3 * stall / 2) // nothing is waited for: this is how long the client takes nothing
 	if got := hear(c, n); !strings.HasSuffix(got, "open") || strings.Count(got, "ok 1") != n {
 		t.Errorf("%d answers, then %.40q", strings.Count(got, "ok 1"), got[max(0, len(got)-40):])
 	}

@@ -146,29 +146,43 @@ func TestRPCWithJWT(t *testing.T) {
 	for _, name := range []string{"one", "two"} {
 		long.call("session.create", object{"name": name})
 	}
-	// A leeway in the past: it is let in, and over before long.
-	short := g.rpc(i.Sign(func(c issuer.Claims) { c["exp"] = time.Now().Add(-5*time.Second + 3*time.Second).Unix() }))
-	f, opened := short.follow("exec.stream", object{"session": "one", "command": "echo begun; sleep 1000"})
-	waiting := make(chan string, 1)
-	go func() {
-		status, a := short.try("exec.run", object{"session": "two", "command": "sleep 1000"})
-		waiting <- fmt.Sprint(status, " ", a.Code(), " ", a.Error.Details.Str("exec_id"))
-	}()
-	if !f.cutOff() {
-		t.Error("the response looks complete")
-	}
-	var exec string
-	if got := <-waiting; strings.HasPrefix(got, "401 AUTH_FAILED x-") {
-		exec = strings.Fields(got)[2]
-	} else {
-		t.Errorf("the request that waits: %s", got)
-	}
-	if status, a := short.try("system.ping", nil); status != 401 {
-		t.Errorf("afterwards: %d %s", status, a.Raw)
-	}
-	for _, id := range []string{opened.Str("exec_id"), exec} { // the commands go on
-		if got := long.call("exec.cancel", object{"exec_id": id}); !got.Yes("cancelled") {
-			t.Errorf("%s: %v", id, got)
+	for life := 3 * time.Second; ; life *= 2 { // on a busy machine it may be over before both requests have come
+		if life > patience {
+			t.Fatal("the JWT is over too early")
+		}
+		// A leeway in the past: it is let in, and over before long.
+		short := g.rpc(i.Sign(func(c issuer.Claims) { c["exp"] = time.Now().Add(-5*time.Second + life).Unix() }))
+		f, opened, status := short.tryFollow("exec.stream", object{"session": "one", "command": "echo begun; sleep 1000"})
+		if status == 401 {
+			continue
+		} else if f == nil {
+			t.Fatal(status)
+		}
+		waiting := make(chan string, 1)
+		go func() {
+			status, a := short.try("exec.run", object{"session": "two", "command": "sleep 1000"})
+			waiting <- fmt.Sprint(status, " ", a.Code(), " ", a.Error.Details.Str("exec_id"))
+		}()
+		if !f.cutOff() {
+			t.Error("the response looks complete")
+		}
+		got := <-waiting
+		commands := []string{opened.Str("exec_id")}
+		if exec, waited := strings.CutPrefix(got, "401 AUTH_FAILED x-"); waited {
+			commands = append(commands, "x-"+exec)
+		} else if got != "401 AUTH_FAILED " {
+			t.Errorf("the request that waits: %s", got)
+		}
+		if status, a := short.try("system.ping", nil); status != 401 {
+			t.Errorf("afterwards: %d %s", status, a.Raw)
+		}
+		for _, id := range commands { // they go on
+			if got := long.call("exec.cancel", object{"exec_id": id}); !got.Yes("cancelled") {
+				t.Errorf("%s: %v", id, got)
+			}
+		}
+		if len(commands) == 2 || t.Failed() {
+			break
 		}
 	}
 	forged := i.Sign(nil)

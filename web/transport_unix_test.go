@@ -88,11 +88,11 @@ func TestClawCoreClients(t *testing.T) {
 
 // TestLastLineIsAnswered: the time limit for a line does not limit its command.
 func TestLastLineIsAnswered(t *testing.T) {
-	const stall = 200 * time.Millisecond
+	const stall = time.Second
 	_, path := startLocal(t, func(c *Config) { c.stall = stall })
 	for _, end := range []string{"", "\n"} {
 		c := dialLocal(t, path)
-		fmt.Fprint(c, `{"id":1,"method":"exec.run","params":{"command":"sleep 1; echo done"}}`+end)
+		fmt.Fprint(c, `{"id":1,"method":"exec.run","params":{"command":"sleep 2; echo done"}}`+end)
 		c.CloseWrite()
 		if f := c.line(); f.Data.Str("stdout") != "done\n" {
 			t.Fatalf("with %q at the end: %+v", end, f)
@@ -128,12 +128,18 @@ func TestNothingUnaskedOnUnix(t *testing.T) {
 func TestStreamAfterHalfClose(t *testing.T) {
 	g, path := startLocal(t)
 	c := dialLocal(t, path)
-	fmt.Fprintln(c, `{"id":1,"method":"exec.stream","params":{"command":"echo one; sleep 0.2; echo two"}}`)
+	proceed := filepath.Join(t.TempDir(), "go")
+	fmt.Fprintf(c, `{"id":1,"method":"exec.stream","params":{"command":"echo one; until [ -e %s ]; do sleep 0.05; done; echo two"}}`+"\n", proceed)
 	c.CloseWrite()
 	var names []string
-	for range 4 {
+	for n := range 4 {
 		f := c.line()
 		names = append(names, f.Event+f.Data.Str("data"))
+		if n == 1 {
+			if err := os.WriteFile(proceed, nil, 0o600); err != nil {
+				t.Fatal(err)
+			}
+		}
 	}
 	if got := strings.Join(names, ","); got != ",exec.outputone\n,exec.outputtwo\n,exec.exit" {
 		t.Fatalf("%q", got)
