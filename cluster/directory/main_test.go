@@ -28,14 +28,17 @@ type member struct {
 	health    []bool     // guarded by mu: degraded, as reported
 }
 
-// join opens a directory with a short lease. It closes with the test, or before it.
+// withShortLease is for tests that wait for the end of a lease. In all others the lease is longer than a busy machine keeps a node waiting.
+func withShortLease(o *Options) { o.lease = 3 * time.Second }
+
+// join opens a directory. It closes with the test, or before it.
 func join(t *testing.T, name string, servers []string, change ...func(*Options)) *member {
 	t.Helper()
 	m := &member{t: t, name: name}
 	o := Options{
 		Servers: servers,
 		Node:    node.Node{Epoch: "epoch" + name, Name: name, Max: 100},
-		lease:   3 * time.Second,
+		lease:   12 * time.Second,
 		OnConflict: func(c Conflict) {
 			m.mu.Lock()
 			defer m.mu.Unlock()
@@ -121,10 +124,10 @@ func (m *member) finds(name string) string {
 }
 
 // three joins n1, n2 and n3 to the servers, and waits until they know each other.
-func three(t *testing.T, c *natsrig.Cluster) (all []*member) {
+func three(t *testing.T, c *natsrig.Cluster, change ...func(*Options)) (all []*member) {
 	t.Helper()
 	for i := range 3 {
-		all = append(all, join(t, fmt.Sprint("n", i+1), c.URLs()))
+		all = append(all, join(t, fmt.Sprint("n", i+1), c.URLs(), change...))
 	}
 	for _, m := range all {
 		m.learnsOf("n1", "n2", "n3")

@@ -102,10 +102,11 @@ func TestKeysEnd(t *testing.T) {
 	c := natsrig.Start(t, 1)
 	ctx := bounded(t)
 	b := &Bucket{Conn: c.Connect(), Name: "trl_test", TTL: time.Hour}
+	began := time.Now()
 	if _, err := b.Put(ctx, "short", []byte("x"), time.Second); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := b.Get(ctx, "short"); err != nil {
+	if _, err := b.Get(ctx, "short"); err != nil && (!errors.Is(err, ErrNotFound) || time.Since(began) < time.Second) { // a busy machine may be late
 		t.Fatal(err)
 	}
 	testkit.Eventually(t, "the key has ended", func() bool {

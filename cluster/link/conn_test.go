@@ -170,7 +170,7 @@ func TestACutLinkIsBroken(t *testing.T) {
 }
 
 // quickLimits make pings and silence short, yet long enough for a busy machine.
-var quickLimits = Limits{PingEvery: 100 * time.Millisecond, Silence: 1500 * time.Millisecond, Stall: 2 * time.Second}
+var quickLimits = Limits{PingEvery: 100 * time.Millisecond, Silence: 4 * time.Second, Stall: 4 * time.Second}
 
 func TestSilenceEndsALink(t *testing.T) {
 	testkit.TakesLong(t)

@@ -57,6 +57,7 @@ func TestUnreachableNodesFailFast(t *testing.T) {
 	if !ok || first.Node != dead.Node || first.RetryAfter <= 0 || first.RetryAfter > firstRetry || first.Cause == nil {
 		t.Fatalf("a dead node: %v", err)
 	}
+	began := time.Now()
 	var dials sync.WaitGroup
 	for range 50 {
 		dials.Go(func() {
@@ -66,7 +67,7 @@ func TestUnreachableNodesFailFast(t *testing.T) {
 		})
 	}
 	dials.Wait()
-	if k.n.Load() > 2 { // one, and another one if all this took longer than the first pause
+	if most := 2 + int64(time.Since(began)/time.Second); k.n.Load() > most { // one, and others if all this took longer than the first pauses
 		t.Errorf("%d connections within the pause", k.n.Load())
 	}
 	r.link() // another node is dialled all the same
@@ -176,10 +177,11 @@ func TestHandshakesAreBounded(t *testing.T) {
 		}
 	}
 	slow := newRig(t, modes(t)[0], Limits{Handshake: 500 * time.Millisecond}, nil)
-	ws, _, err := websocket.Dial(within(t), slow.to.URL+Path, &websocket.DialOptions{Subprotocols: []string{Subprotocol}})
-	if err != nil {
-		t.Fatal(err)
-	}
+	var ws *websocket.Conn
+	testkit.Eventually(t, "an upgrade in time", func() bool {
+		ws, _, err = websocket.Dial(within(t), slow.to.URL+Path, &websocket.DialOptions{Subprotocols: []string{Subprotocol}})
+		return err == nil
+	})
 	defer ws.CloseNow()
 	if _, _, err := ws.Read(within(t)); err == nil || errors.Is(err, context.DeadlineExceeded) {
 		t.Errorf("somebody who says nothing after the upgrade: %v", err)

@@ -165,12 +165,11 @@ func TestIdleLinksAreBounded(t *testing.T) {
 	for _, c := range all[len(all)-maxIdleOfNode:] {
 		r.end(c)
 	}
-	testkit.Eventually(t, "idle links end", func() bool { return r.links.Load() == 0 })
-	d.mu.Lock()
-	defer d.mu.Unlock()
-	if n := d.idle.count; n != 0 || len(d.idle.byPeer) != 0 {
-		t.Errorf("%d links are counted as idle", n)
-	}
+	testkit.Eventually(t, "idle links end, and none is counted", func() bool {
+		d.mu.Lock()
+		defer d.mu.Unlock()
+		return r.links.Load() == 0 && d.idle.count == 0 && len(d.idle.byPeer) == 0
+	})
 }
 
 // TestIdleLinkThatBroke: it is noticed before a request is sent, and the node is dialled.

@@ -369,13 +369,13 @@ func TestStarvedSessionHoldsNobodyUp(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	for range 4 { // busy for as long as the test lasts, at most 30 s
-		startIn(t, c, "/usr/bin/timeout", "30", "/bin/sh", "-c", "while :; do :; done")
+	for range 4 { // busy for as long as the test lasts
+		startIn(t, c, "/usr/bin/timeout", "120", "/bin/sh", "-c", "while :; do :; done")
 	}
 	time.Sleep(3 * cgroup.CFSPeriod) // by now they have called exec and used up the session's processor time
 	const starts = 20
 	var took time.Duration
-	for range 5 { // on a busy machine some tries may be slow; if starts waited for the session, all tries would be
+	for end := time.Now().Add(generous); time.Now().Before(end); { // on a busy machine some tries may be slow; if starts waited for the session, all tries would be
 		begin := time.Now()
 		for range starts {
 			startIn(t, c, "/bin/true")
@@ -452,9 +452,7 @@ func TestNothingOfLimitsIsLeft(t *testing.T) {
 	if pids := testkit.Alive("60.7531"); len(pids) > 0 {
 		t.Errorf("%v survived", pids)
 	}
-	if after := len(descriptor.NumbersIn("/proc/self/fd")); after > before {
-		t.Errorf("%d descriptors, %d before", after, before)
-	}
+	testkit.Eventually(t, "no descriptor is left", func() bool { return len(descriptor.NumbersIn("/proc/self/fd")) <= before })
 	if err := h.Close(); err != nil {
 		t.Error(err)
 	}

@@ -352,10 +352,13 @@ func TestAbortKeepsState(t *testing.T) {
 			}
 			fifo := fmt.Sprintf("%s/fifo%d", t.TempDir(), i)
 			s.code("cd /usr; KEEP=yes"+fmt.Sprint(i)+"; FIFO="+fifo, 0)
-			c := NewCommand("echo part; KEEP2=" + fmt.Sprint(i) + "; " + text)
-			c.Grace = 300 * time.Millisecond
-			c.Timeout = 200 * time.Millisecond
-			r := s.wait(s.start(c))
+			var r result
+			for timeout := 200 * time.Millisecond; r.out == "" && timeout < generous/4; timeout *= 4 { // on a busy machine it may be over before the shell has begun
+				c := NewCommand("KEEP2=" + fmt.Sprint(i) + "; echo part; " + text)
+				c.Grace = 300 * time.Millisecond
+				c.Timeout = timeout
+				r = s.wait(s.start(c))
+			}
 			// bash handles signals between commands: an echo that has been parsed still runs, later commands do not.
 			out := strings.TrimSuffix(r.out, "\n\n") + strings.Repeat("\n", strings.Count(r.out, "\n\n"))
 			if r.Timeout != "hard" || out != "part\n" || r.Cancelled || r.Err != nil {
@@ -522,9 +525,14 @@ func TestBrokenOutputLogIsTold(t *testing.T) {
 
 func TestNoOutputTimeout(t *testing.T) {
 	eachShell(t, func(t *testing.T, s *session) {
-		c := NewCommand("for i in 1 2 3; do echo $i; sleep 0.1; done; sleep 300")
-		c.NoOutput = 1500 * time.Millisecond
-		if r := s.wait(s.start(c)); r.Timeout != "no_output" || r.out != "1\n2\n3\n" {
+		const out = "1\n2\n3\n"
+		var r result
+		for silence := 1500 * time.Millisecond; r.out != out && silence < generous/4; silence *= 3 { // a busy machine may be silent for longer
+			c := NewCommand("for i in 1 2 3; do echo $i; sleep 0.1; done; sleep 300")
+			c.NoOutput = silence
+			r = s.wait(s.start(c))
+		}
+		if r.Timeout != "no_output" || r.out != out {
 			t.Fatalf("%q %v", r.out, r.Outcome)
 		}
 	})
@@ -752,7 +760,7 @@ func TestRest(t *testing.T) {
 		done := s.start(slow)
 		testkit.Eventually(t, "it runs", func() bool { return len(s.currentGroup().Members()) > 1 })
 		s.Rest() // something else has the shell
-		slow.Cancel(syscall.SIGTERM, time.Second)
+		slow.Cancel(syscall.SIGTERM, generous/4)
 		if r := s.wait(done); r.Code == 0 || r.Died {
 			t.Errorf("%v", r.Outcome)
 		}

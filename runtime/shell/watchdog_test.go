@@ -17,7 +17,7 @@ func (s *session) heldUp(try func()) {
 	testkit.Eventually(s.t, "a call on a pipe is held up", func() bool {
 		try()
 		before := s.pipeCalls.Count()
-		time.Sleep(50 * time.Millisecond)
+		time.Sleep(200 * time.Millisecond)
 		return before%2 == 1 && s.pipeCalls.Count() == before
 	})
 }
