@@ -25,7 +25,7 @@ func TestPauseResumesChildrenFirst(t *testing.T) {
 	}
 	defer r.Close()
 	spawn(t, h, c, w, "/bin/sh", "-c", `trap 'grep ^State: /proc/$last/status' CONT
-		i=0; while [ $i -lt 200 ]; do sleep 60 & i=$((i+1)); done; last=$!; echo ready; while :; do wait; done`)
+		i=0; while [ $i -lt 200 ]; do sleep 300 & i=$((i+1)); done; last=$!; echo ready; while :; do wait; done`)
 	w.Close()
 	lines := bufio.NewReader(r)
 	if line, err := lines.ReadString('\n'); line != "ready\n" {
