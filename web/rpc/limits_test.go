@@ -117,6 +117,7 @@ var limitProbes = map[string]limits.Probe{
 		ann.Call("exec.run", object{"command": ":", "stdin": strings.Repeat("x", 1<<20)})
 		bob.Call("exec.cancel", object{"request_id": held})
 		bob.Answer(held)
+		testkit.Eventually(t, "what it held is given back", func() bool { return a.Requests.Load() < bounds.PrincipalRequests-1<<20 })
 		bob.Call("exec.run", object{"command": ":", "stdin": strings.Repeat("x", 1<<20)})
 		return limits.Came(f)
 	},

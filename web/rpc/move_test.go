@@ -162,7 +162,11 @@ func TestCommandsDuringMoves(t *testing.T) {
 					ids = append(ids, c.Begin("exec.run", object{"session_id": s, "command": "N=$((N+1)); echo $N"}))
 				}
 				for _, id := range ids {
-					r := c.Answer(id).Data
+					f := c.Answer(id)
+					if f.Code() == "NODE_UNREACHABLE" { // it has waited for the moves of a busy machine, and was not carried out
+						continue
+					}
+					r := f.Data
 					var n int
 					if _, err := fmt.Sscan(r.Stdout(), &n); err != nil || n <= last {
 						t.Errorf("through %s: %q after %d", name, r.Stdout(), last)

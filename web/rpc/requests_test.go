@@ -112,9 +112,10 @@ func TestSlowRequestHoldsUpNobodyElse(t *testing.T) {
 	g := start(t)
 	c := g.Dial()
 	stubborn, other := c.Session(), c.Session()
-	p := c.Call("process.start", object{"session_id": stubborn, "command": "trap '' TERM; echo up; while :; do sleep 1; done"})
+	proceed := t.TempDir() + "/go"
+	p := c.Call("process.start", object{"session_id": stubborn, "command": "trap '' TERM; echo up; until [ -e " + proceed + " ]; do sleep 0.05; done"})
 	c.Call("process.wait", object{"process_id": p.Str("process_id"), "until": object{"output": "up"}, "timeout_s": 60})
-	destroy := c.Begin("session.destroy", object{"session_id": stubborn, "grace_s": 1})
+	destroy := c.Begin("session.destroy", object{"session_id": stubborn, "grace_s": 600})
 	if got := c.Run(other, "echo hi").Stdout(); got != "hi\n" {
 		t.Fatalf("%q", got)
 	}
@@ -122,7 +123,10 @@ func TestSlowRequestHoldsUpNobodyElse(t *testing.T) {
 	early := slices.ContainsFunc(c.Came, func(f *rig.Frame) bool { return f.ID == float64(destroy) })
 	c.Mu.Unlock()
 	if early {
-		t.Fatal("the destroy was to take a second")
+		t.Fatal("the destroy was to wait for the process")
+	}
+	if err := os.WriteFile(proceed, nil, 0o600); err != nil {
+		t.Fatal(err)
 	}
 	if f := c.Answer(destroy); !f.OK {
 		t.Fatalf("%+v", f.Error)
