@@ -208,12 +208,13 @@ func TestLateOutput(t *testing.T) {
 	r := newRig(t, Config{})
 	eachShell(t, func(t *testing.T, shell string) {
 		s := r.create(protocol.SessionCreate{Shell: shell})
-		e := start(t, s, protocol.Exec{Command: "(sleep 0.4; echo late) & echo hi"})
+		proceed := filepath.Join(t.TempDir(), "go")
+		e := start(t, s, protocol.Exec{Command: "(until [ -e " + proceed + " ]; do sleep 0.05; done; echo late) & echo hi"})
 		wait(t, "end", e.Done())
 		if x := e.Result(false); x.Stdout != "hi\n" || len(x.Background) == 0 {
 			t.Fatalf("%+v", x)
 		}
-		want(t, s, "sleep 0.5; echo two", "two\n")
+		want(t, s, ": >"+proceed+"; sleep 0.2; echo two", "two\n") // what is late comes meanwhile or afterwards
 		testkit.Eventually(t, "late output", func() bool { return e.Journal().Closed() })
 		if e.Journal().Size() != 8 || e.EndOffset() != 3 || e.Result(false).Stdout != "hi\n" {
 			t.Fatalf("journal %d, end %d, result %q", e.Journal().Size(), e.EndOffset(), e.Result(false).Stdout)
