@@ -445,7 +445,7 @@ func TestNoRoomForWhatWasMade(t *testing.T) {
 				return names
 			}
 			settled := func() (now []string) { // a slowCloser closes what was dropped
-				for same := 0; same < 10; same++ {
+				for same := 0; same < 60; same++ {
 					was := now
 					if now = left(); !slices.Equal(now, was) {
 						same = 0
@@ -493,7 +493,7 @@ func TestEachRequestIsAnswered(t *testing.T) {
 		if !errors.Is(err, unix.EMFILE) {
 			t.Errorf("%.100v", err)
 		}
-	case <-time.After(10 * time.Second):
+	case <-time.After(testkit.Patience / 2):
 		t.Error("no answer")
 	}
 }
@@ -1039,7 +1039,7 @@ func TestDirectoryThatDoesNotAnswer(t *testing.T) {
 			if err != nil {
 				t.Error(err)
 			}
-		case <-time.After(20 * time.Second):
+		case <-time.After(testkit.Patience / 2):
 			t.Error("another session waits for the directory")
 		}
 		if n := len(asked); n > 0 {

@@ -21,7 +21,7 @@ func TestGateExpels(t *testing.T) {
 		t.Fatal(err)
 	}
 	limits := 0 // each connection is asked for its own
-	g := &StrangerListener{Listener: inner, slowLimit: func() time.Duration { limits++; return patience }, lifetime: 2 * time.Second, maxStrangers: 10}
+	g := &StrangerListener{Listener: inner, slowLimit: func() time.Duration { limits++; return patience }, lifetime: 5 * time.Second, maxStrangers: 10}
 	defer g.Close()
 	dial := func() (net.Conn, *transport.Socket) {
 		t.Helper()

@@ -105,8 +105,9 @@ func TestUnfinishedLineTimesOut(t *testing.T) {
 
 // TestSlowPeer: a write ends when nothing is taken, and only then.
 func TestSlowPeer(t *testing.T) {
+	t.Parallel() // it mostly waits
 	tr, peer := unixPair(t, 100)
-	tr.sock.slowLimit = 300 * time.Millisecond
+	tr.sock.slowLimit = 3 * time.Second // longer than a busy machine keeps the peer waiting
 	big := make([]byte, 4<<20)
 	slowly := make(chan struct{})
 	go func() { // takes a piece several times within patience: never slow, though the whole takes longer
@@ -118,7 +119,7 @@ func TestSlowPeer(t *testing.T) {
 				return
 			}
 			n += m
-			time.Sleep(20 * time.Millisecond)
+			time.Sleep(350 * time.Millisecond)
 		}
 	}()
 	if n, err := tr.sock.Write(big); n != len(big) || err != nil {
