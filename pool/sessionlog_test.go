@@ -123,7 +123,7 @@ func TestSessionLogOfProcessesAlone(t *testing.T) {
 		}
 		return p
 	}
-	lives := begin("sleep 100", "")
+	lives := begin("sleep 1000", "")
 	forgotten := begin("exit 1", "k")
 	wait(t, "exit", forgotten.Done())
 	r.DropExpired(time.Now().Add(2 * time.Minute))
