@@ -52,16 +52,17 @@ type drains interface {
 
 // Clients are the connections of a gateway, with what they share.
 type Clients struct {
-	config    Config
-	live      func() *LiveConfig
-	pool      *pool.Pool
-	auth      *auth.Checker
-	m         *metrics.Metrics
-	log       zerolog.Logger
-	startedAt time.Time
-	Moves     *move.Mover // of sessions to and from other nodes; set once
-	moved     move.Places
-	moveWait  time.Duration // set once; maxMoveWait, or less in tests
+	config     Config
+	live       func() *LiveConfig
+	pool       *pool.Pool
+	auth       *auth.Checker
+	m          *metrics.Metrics
+	log        zerolog.Logger
+	startedAt  time.Time
+	Moves      *move.Mover // of sessions to and from other nodes; set once
+	moved      move.Places
+	moveWait   time.Duration // set once; maxMoveWait, or less in tests
+	gatherWait time.Duration // set once; gatherTimeout, or more in tests
 
 	ctx    context.Context // for work that clients started and that may outlive them; ends in Close
 	cancel context.CancelFunc
@@ -82,7 +83,7 @@ const ShutdownNotice = 700 * time.Millisecond
 // New returns Clients without a connection.
 func New(c Config, live func() *LiveConfig, p *pool.Pool, checker *auth.Checker, m *metrics.Metrics, log zerolog.Logger) *Clients {
 	cs := &Clients{
-		config: c, live: live, pool: p, auth: checker, m: m, log: log, startedAt: time.Now(), usages: bounds.Usages{Total: bounds.New()}, moved: move.Places{Max: move.MaxMoved}, moveWait: maxMoveWait,
+		config: c, live: live, pool: p, auth: checker, m: m, log: log, startedAt: time.Now(), usages: bounds.Usages{Total: bounds.New()}, moved: move.Places{Max: move.MaxMoved}, moveWait: maxMoveWait, gatherWait: gatherTimeout,
 		conns: map[*conn]struct{}{}, admins: map[string]int{},
 	}
 	cs.ctx, cs.cancel = context.WithCancel(context.Background())

@@ -43,7 +43,7 @@ func (k *call) ask(method string, epochs []string, params any, each func(data js
 	if err != nil {
 		return nil // params are ours, and were decoded
 	}
-	ctx, cancel := context.WithTimeout(c.ctx, gatherTimeout)
+	ctx, cancel := context.WithTimeout(c.ctx, c.srv.gatherWait)
 	defer cancel()
 	places := semaphore.NewWeighted(maxGathered)
 	var asking sync.WaitGroup
@@ -108,7 +108,7 @@ func (k *call) otherNodes(principal string) (epochs []string) {
 		return nil
 	}
 	if principal != "" {
-		ctx, cancel := context.WithTimeout(k.c.ctx, gatherTimeout)
+		ctx, cancel := context.WithTimeout(k.c.ctx, k.c.srv.gatherWait)
 		defer cancel()
 		return rs.nodes.Presence(ctx, principal)
 	}

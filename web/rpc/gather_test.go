@@ -46,7 +46,7 @@ func TestNamesAreFoundWithoutTheDirectory(t *testing.T) {
 func TestGatheringIsBounded(t *testing.T) {
 	t.Parallel()
 	nodes := gateway.NewSilentNodes(maxGathered+40, cluster.Known)
-	c := startNode(t, func(*pool.Config) {}, func(c *config) { c.nodes = nodes }).Dial()
+	c := startNode(t, func(*pool.Config) {}, func(c *config) { c.nodes, c.gatherWait = nodes, gatherTimeout }).Dial()
 	partial := c.Call("session.list", nil)["partial"].([]any)
 	if d := nodes.Dials(); len(partial) != len(nodes.Epochs) || d.Most != maxGathered || d.All != maxGathered {
 		t.Errorf("%d of %d nodes are named, %d were asked at a time, %d in all", len(partial), len(nodes.Epochs), d.Most, d.All)

@@ -34,6 +34,8 @@ type config struct {
 	stall    time.Duration // of a message that has begun
 	nodes    cluster.Nodes
 	audit    *audit.Log
+
+	gatherWait time.Duration // 0: as long as a busy machine needs
 }
 
 func withTokens(c *config) { c.AuthNone, c.Tokens = false, gateway.RoleTokens }
@@ -90,6 +92,10 @@ func startNode(t testing.TB, tune func(*pool.Config), change ...func(*config)) *
 		MaxInFlight: MaxInFlight, MaxConns: 1024, MaxGuests: 16, PingEvery: 20 * time.Second, PeerSilence: 45 * time.Second, Version: "test", Drains: neverDrains{},
 		Cluster: Cluster{Nodes: cfg.nodes}, Audit: cfg.audit,
 	}, func() *LiveConfig { return &cfg.LiveConfig }, g.Pool, checker, g.Metrics, g.Logger)
+	g.clients.gatherWait = testkit.Patience // a busy machine may be late
+	if cfg.gatherWait != 0 {
+		g.clients.gatherWait = cfg.gatherWait
+	}
 	srv := &http.Server{ConnContext: listen.ConnContext, Handler: http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		who, no := checker.Authorize(r)
 		if no != nil {
