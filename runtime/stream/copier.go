@@ -272,15 +272,16 @@ func (c *Copier) copyOnce(s *source, buf []byte) bool {
 			c.readSlots <- struct{}{}
 			defer func() { <-c.readSlots }()
 		}
+		j := c.journal.Load()
 		var n int
 		var err error
 		if s.pty != nil {
-			n, err = s.pty.copyOnce(c.journal.Load(), int(fd), buf)
+			n, err = s.pty.copyOnce(j, int(fd), buf)
 		} else {
-			n, err = c.journal.Load().Fill(s.stream, int(fd), len(buf), buf)
+			n, err = j.Fill(s.stream, int(fd), len(buf), buf)
 		}
 		more = n > 0
-		return err != unix.EAGAIN
+		return err != unix.EAGAIN || more && !j.Room()
 	})
 	return err == nil && more
 }

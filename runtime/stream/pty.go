@@ -36,6 +36,7 @@ type PTY struct {
 	mu          sync.Mutex // held during both steps of a piece of output
 	slave       int        // guarded by mu; -1 once closed
 	r, w        int        // the pipe; guarded by mu for closing; -1 once closed
+	inPipe      int        // guarded by mu; how many bytes the pipe has; -1: not known
 	noSplice    bool       // guarded by mu; this kernel does not splice from terminals
 	closed      bool       // guarded by mu
 	heldNumbers []int      // guarded by mu; the keeper's numbers, in the order of files; -1 once dropped
@@ -161,34 +162,57 @@ func (l *PTY) Saved() SavedPTY {
 const ttyPiece = 4 << 10
 
 // copyOnce moves the terminal's output into the journal, at most the capacity of the pipe, which is no more than MaxWrite. It returns
-// EAGAIN if there is no output now, and io.EOF if no more will come.
+// EAGAIN if there is no output now, or no more than what it has moved, and io.EOF if no more will come.
 func (l *PTY) copyOnce(j *journal.Journal, master int, buf []byte) (total int, err error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if l.closed {
 		return 0, io.EOF
 	}
+	before, pieces := l.inPipe, 0
 	for err == nil { // until the PTY is empty or the pipe is full
-		err = l.fillPipeLocked(master, buf)
+		var n int
+		if n, err = l.fillPipeLocked(master, buf); n > 0 {
+			pieces++
+			if l.inPipe >= 0 {
+				l.inPipe += n
+			}
+		}
 	}
-	for {
-		n, e := j.Fill(journal.TTY, l.r, len(buf), buf)
-		if n <= 0 || e != nil {
+	total = l.emptyPipeLocked(j, buf)
+	switch {
+	case total > 0 && (err != unix.EAGAIN || pieces > 1 || before != 0): // the pipe may have been full
+		return total, nil
+	case err == unix.EAGAIN:
+		return total, err
+	}
+	return total, io.EOF // err is mostly EIO: no process has the slave open any more
+}
+
+// emptyPipeLocked moves what the pipe has into the journal.
+func (l *PTY) emptyPipeLocked(j *journal.Journal, buf []byte) (total int) {
+	for l.inPipe != 0 {
+		most := len(buf)
+		if l.inPipe > 0 {
+			most = min(most, l.inPipe)
+		}
+		n, err := j.Fill(journal.TTY, l.r, most, buf)
+		if n <= 0 || err != nil {
+			if err == unix.EAGAIN {
+				l.inPipe = 0
+			}
 			break
 		}
 		total += n
+		if l.inPipe > 0 {
+			l.inPipe -= n
+		}
 	}
-	switch {
-	case total > 0:
-		return total, nil
-	case err == unix.EAGAIN:
-		return 0, err
-	}
-	return 0, io.EOF // err is mostly EIO: no process has the slave open any more
+	return total
 }
 
 // fillPipeLocked moves one piece from the PTY into the pipe.
-func (l *PTY) fillPipeLocked(master int, buf []byte) error {
+func (l *PTY) fillPipeLocked(master int, buf []byte) (int, error) {
 	for !l.noSplice {
 		n, err := unix.Splice(master, nil, l.w, nil, ttyPiece, unix.SPLICE_F_NONBLOCK)
 		switch {
@@ -198,15 +222,15 @@ func (l *PTY) fillPipeLocked(master int, buf []byte) error {
 			l.noSplice = true
 			continue
 		case err == nil && n == 0:
-			return io.EOF
+			return 0, io.EOF
 		}
-		return err
+		return int(n), err
 	}
 	// The kernel cannot splice, or does not allow it. If the gateway is killed between read and write, these bytes are lost. We read
 	// only if the pipe has room.
 	fds := []unix.PollFd{{Fd: int32(l.w), Events: unix.POLLOUT}}
 	if n, _ := unix.Poll(fds, 0); n <= 0 {
-		return unix.EAGAIN
+		return 0, unix.EAGAIN
 	}
 	n, err := readPipe(master, buf[:ttyPiece])
 	if err == nil && n == 0 {
@@ -215,7 +239,7 @@ func (l *PTY) fillPipeLocked(master int, buf []byte) error {
 	if err == nil {
 		_, err = unix.Write(l.w, buf[:n]) // a pipe that is writable has room for a page
 	}
-	return err
+	return n, err
 }
 
 func readPipe(fd int, p []byte) (int, error) {

@@ -238,7 +238,7 @@ func (r *Restorer) Stdin(files []HeldFile) *Stdin {
 		return nil
 	}
 	fds, numbers := r.takeFiles(files)
-	in := &Stdin{group: r.group, heldNumbers: numbers, files: files, fileNumber: files[1].Number, mem: fds[0], r: fds[1], w: fds[2]}
+	in := &Stdin{group: r.group, heldNumbers: numbers, files: files, fileNumber: files[1].Number, mem: fds[0], r: fds[1], w: fds[2], inPipe: -1}
 	if in.hadReader = in.r >= 0; !in.hadReader { // opening the pipe tells whether the shell has opened it
 		in.fileNumber = files[2].Number
 	}
@@ -260,7 +260,7 @@ func (r *Restorer) PTY(saved SavedPTY) (*PTY, error) {
 		return nil, errors.New("keeper does not hold the terminal")
 	}
 	fds, numbers := r.takeFiles(saved.Files)
-	l := &PTY{group: r.group, files: saved.Files, slave: fds[1], r: fds[2], w: fds[3], heldNumbers: numbers}
+	l := &PTY{group: r.group, files: saved.Files, slave: fds[1], r: fds[2], w: fds[3], heldNumbers: numbers, inPipe: -1}
 	out, err := r.openLog(saved.Log)
 	if err == nil {
 		l.log = out

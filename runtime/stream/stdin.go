@@ -54,6 +54,7 @@ type Stdin struct {
 	// full socket holds the pipe's lock all the time. feedMu is locked before mu.
 	feedMu    sync.Mutex
 	punchedTo int64  // guarded by feedMu; the memory of mem is freed up to here
+	inPipe    int64  // guarded by feedMu; how many bytes a terminal's pipe has; -1: not known
 	unwritten []byte // guarded by feedMu; see copyToTTYLocked
 
 	mu sync.Mutex // two goroutines may call Add and Feed
@@ -276,6 +277,9 @@ func (in *Stdin) feedLocked() (more bool) {
 			in.closeWriterLocked()
 			return false
 		}
+		if in.inPipe >= 0 {
+			in.inPipe += n
+		}
 		in.mu.Lock()
 		in.fed += n
 		in.mu.Unlock()
@@ -339,17 +343,23 @@ func (in *Stdin) feedTTYLocked(master int) (more bool) {
 		if in.r < 0 {
 			return false
 		}
+		if in.inPipe < 0 {
+			held, _ := unix.IoctlGetInt(in.r, unix.TIOCINQ)
+			in.inPipe = int64(held)
+		}
+		if in.inPipe == 0 && len(in.unwritten) == 0 {
+			return full
+		}
 		n, err := unix.Splice(in.r, nil, master, nil, 1<<16, unix.SPLICE_F_NONBLOCK)
 		if err == unix.EINVAL || err == unix.ENOSYS || err == unix.EPERM {
 			n, err = in.copyToTTYLocked(master)
+		} else if n > 0 {
+			in.inPipe -= n
 		}
-		held, _ := unix.IoctlGetInt(in.r, unix.TIOCINQ)
-		held += len(in.unwritten)
 		switch {
 		case err == unix.EINTR || n > 0:
-		case held == 0 && !full:
-			return false
 		case err == unix.EAGAIN:
+			in.inPipe = -1 // it has all these bytes still, unless a session that runs as our user has read from it
 			return true
 		default:
 			return false
@@ -367,6 +377,7 @@ func (in *Stdin) copyToTTYLocked(master int) (int64, error) {
 			return 0, err
 		}
 		in.unwritten = buf[:n]
+		in.inPipe -= int64(n)
 	}
 	n, err := unix.Write(master, in.unwritten)
 	if n > 0 {
