@@ -1,6 +1,7 @@
 package testkit
 
 import (
+	"bytes"
 	"fmt"
 	"os"
 	"os/exec"
@@ -117,8 +118,9 @@ func awkward(mode, marker string) {
 	}
 }
 
-// hold splices from a socket into a pipe. The socket gets a word each time that every has passed; 0: never. While splice(2) waits for the
-// socket, it holds the pipe's lock, and every other call on the pipe waits for that lock.
+// hold splices from a socket into a pipe. The socket gets words each time that every has passed; 0: never. While splice(2) waits for the
+// socket, it holds the pipe's lock, and every other call on the pipe waits for that lock. The words are more than the pipe takes, so that who
+// reads the pipe has not read all of them when the next wait begins.
 func hold(pipe string, every time.Duration) {
 	fd, err := unix.Open(pipe, unix.O_RDWR|unix.O_CLOEXEC, 0)
 	if err == unix.EACCES {
@@ -136,8 +138,9 @@ func hold(pipe string, every time.Duration) {
 	}
 	if every > 0 {
 		go func() { // ends with the process
+			words := bytes.Repeat([]byte("held\n"), 40_000)
 			for {
-				_, _ = unix.Write(s[1], []byte("held\n"))
+				_, _ = unix.Write(s[1], words)
 				time.Sleep(every)
 			}
 		}()

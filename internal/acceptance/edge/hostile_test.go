@@ -1,6 +1,7 @@
 package edge
 
 import (
+	"bytes"
 	"context"
 	"fmt"
 	"net"
@@ -268,7 +269,7 @@ func seriesOf(t testing.TB, g *rig.Server, name string) (lines string) {
 }
 
 // holdVar makes this binary a program that has the lock of the pipe it names for as long as it lives: splice(2) from a socket into the pipe
-// keeps it while the socket is silent, and every call on the pipe waits for that. A word comes every 3 s, so that there is something in it.
+// keeps it while the socket is silent, and every call on the pipe waits for that. Words come every 3 s, more than the pipe takes, so that there is something in it.
 const holdVar = "TRL_ACCEPTANCE_HOLD"
 
 func init() {
@@ -286,8 +287,9 @@ func init() {
 	}
 	time.AfterFunc(time.Minute, func() { os.Exit(0) }) // if nobody ends it
 	go func() {                                        // until the process ends
+		words := bytes.Repeat([]byte("held\n"), 40_000)
 		for {
-			_, _ = unix.Write(s[1], []byte("held\n"))
+			_, _ = unix.Write(s[1], words)
 			time.Sleep(3 * time.Second)
 		}
 	}()
