@@ -184,19 +184,22 @@ func (in *Stdin) AddFirst(p []byte, eof bool) error {
 	return in.appendLocked(p, eof)
 }
 
-// appendLocked writes into the memfd. mu is held.
+// appendLocked writes into the memfd, all of p or nothing. mu is held.
 func (in *Stdin) appendLocked(p []byte, eof bool) error {
+	end := in.size
 	for len(p) > 0 {
-		n, err := unix.Pwrite(in.mem, p, in.size)
+		n, err := unix.Pwrite(in.mem, p, end)
 		if err == unix.EINTR {
 			continue
 		}
 		if err != nil {
+			_ = unix.Ftruncate(in.mem, in.size)
 			return fmt.Errorf("stdin: %w", err)
 		}
-		in.size += int64(n)
+		end += int64(n)
 		p = p[n:]
 	}
+	in.size = end
 	if eof {
 		in.eof = true
 		_, _ = unix.FcntlInt(uintptr(in.mem), unix.F_ADD_SEALS, unix.F_SEAL_GROW)
