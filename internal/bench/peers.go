@@ -44,6 +44,7 @@ type PeerCell struct {
 // Units that only this table has.
 const (
 	kibibytes figure.Unit = "KiB"
+	mebibytes figure.Unit = "MiB"
 	number1   figure.Unit = ""
 )
 
@@ -59,15 +60,15 @@ type target struct {
 
 // effort is how much is measured.
 type effort struct {
-	repetitions, connects, keys, commands, creates, agentRounds, idle int
-	bytes                                                             int           // of a stream
-	busy                                                              time.Duration // of 16 sessions at the same time
-	rest                                                              time.Duration // of idle ones
+	repetitions, connects, keys, commands, creates, agentRounds, crew, idle int
+	bytes                                                                   int           // of a stream
+	busy                                                                    time.Duration // of 16 sessions at the same time
+	rest                                                                    time.Duration // of idle ones
 }
 
 var (
-	whole = effort{repetitions: 5, connects: 10, keys: 2000, commands: 500, creates: 20, agentRounds: 5, idle: 50, bytes: 64 << 20, busy: time.Second, rest: 11 * time.Second}
-	least = effort{repetitions: 1, connects: 2, keys: 20, commands: 10, creates: 2, agentRounds: 1, idle: 2, bytes: 1 << 20, busy: 50 * time.Millisecond, rest: 100 * time.Millisecond}
+	whole = effort{repetitions: 5, connects: 10, keys: 2000, commands: 500, creates: 20, agentRounds: 5, crew: 16, idle: 50, bytes: 64 << 20, busy: time.Second, rest: 11 * time.Second}
+	least = effort{repetitions: 1, connects: 2, keys: 20, commands: 10, creates: 2, agentRounds: 1, crew: 2, idle: 2, bytes: 1 << 20, busy: 50 * time.Millisecond, rest: 100 * time.Millisecond}
 )
 
 // longestTrial bounds one repetition with one peer. A peer that hangs is left out of that figure, and of all that follow when it hangs again.
@@ -214,6 +215,9 @@ func (r *Peers) measure(w io.Writer, all []*target, e effort) error {
 		if err := r.add(w, kind.rows(), values, failed); err != nil {
 			return err
 		}
+	}
+	if err := r.add(w, []PeerRow{peakRow}, peaks(all), nil); err != nil {
+		return err
 	}
 	fmt.Fprint(w, r.footer())
 	return nil

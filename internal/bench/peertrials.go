@@ -79,9 +79,11 @@ func trials(e effort) []trial {
 		{[]PeerRow{rowOf("new raw shell", ns), rowOf("– and its first `:`", ns)}, e.create(inShell)},
 		{[]PeerRow{rowOf(mib+" of a command's output, live, binary", figure.MBPerSecond)}, e.follow(peer.Binary)},
 		{[]PeerRow{rowOf("– JSON", figure.MBPerSecond)}, e.follow(peer.JSON)},
-		{[]PeerRow{rowOf(agentName(e)+", in a session", ns), rowOf("– processor time", ns)}, e.agent(inSession)},
-		{[]PeerRow{rowOf("– in a raw shell with marks", ns), rowOf("– processor time", ns)}, e.agent(inShell)},
-		{[]PeerRow{rowOf("– a bash for each command", ns), rowOf("– processor time", ns)}, e.agent(alone)},
+		{[]PeerRow{rowOf(agentName(e)+", in a session", ns), rowOf("– processor time", ns)}, e.agents(1, inSession)},
+		{[]PeerRow{rowOf("– in a raw shell with marks", ns), rowOf("– processor time", ns)}, e.agents(1, inShell)},
+		{[]PeerRow{rowOf("– a bash for each command", ns), rowOf("– processor time", ns)}, e.agents(1, alone)},
+		{[]PeerRow{rowOf(fmt.Sprintf("%d agents at the same time, in sessions", e.crew), ns), rowOf("– processor time", ns)}, e.agents(e.crew, inSession)},
+		{[]PeerRow{rowOf("– in raw shells with marks", ns), rowOf("– processor time", ns)}, e.agents(e.crew, inShell)},
 	}
 }
 
@@ -356,48 +358,81 @@ func agentName(e effort) string {
 	return fmt.Sprintf("an agent's %d commands", e.agentRounds*len(agentSteps("")))
 }
 
-// agent does an agent's work in a directory that it makes at the peer and removes.
-func (e effort) agent(in way) func(ctx context.Context, at *target) (figure.Samples, error) {
-	return func(ctx context.Context, at *target) (figure.Samples, error) {
-		r, err := in(ctx, at)
-		if err != nil {
-			return nil, err
-		}
-		dir := "/tmp/trl-bench-" + rand.Text()
-		ends := func(s agentStep) error {
-			got, err := r.Run(s.command)
-			if err == nil && (got.Code != s.code || !strings.Contains(got.Output, s.expects)) {
-				err = fmt.Errorf("%.60q: exit code %d, output %.200q", s.command, got.Code, got.Output)
+// coder is an agent, which works in a directory that it makes at the peer and removes.
+type coder struct {
+	runner
+	dir string
+}
+
+// newCoder makes the agent's directory.
+func newCoder(r runner) (*coder, error) {
+	dir := "/tmp/trl-bench-" + rand.Text()
+	prepare := "mkdir " + dir + " && cd " + dir + " && git init -q && git config user.name bench && git config user.email bench@localhost && " +
+		"printf 'void greet(const char *who);\\n\\nint main(int argc, char **argv) {\\n\\tgreet(argc > 1 ? argv[1] : \"world\");\\n\\treturn 0;\\n}\\n' > main.c && " +
+		"printf 'void greet(const char *who) {}\\n' > greet.c && git add -A && git commit -qm begin && echo prepared"
+	a := &coder{r, dir}
+	if err := a.do(agentStep{prepare, "prepared", 0}); err != nil {
+		return nil, errors.Join(err, a.Close())
+	}
+	if o, ok := r.(*onceRunner); ok {
+		o.before = "cd " + dir + "; export CFLAGS=-O1\n"
+	}
+	return a, nil
+}
+
+func (a *coder) do(s agentStep) error {
+	got, err := a.Run(s.command)
+	if err == nil && (got.Code != s.code || !strings.Contains(got.Output, s.expects)) {
+		err = fmt.Errorf("%.60q: exit code %d, output %.200q", s.command, got.Code, got.Output)
+	}
+	return err
+}
+
+func (a *coder) work(rounds int) error {
+	for range rounds {
+		for _, s := range agentSteps(a.dir) {
+			if err := a.do(s); err != nil {
+				return err
 			}
-			return err
 		}
-		prepare := "mkdir " + dir + " && cd " + dir + " && git init -q && git config user.name bench && git config user.email bench@localhost && " +
-			"printf 'void greet(const char *who);\\n\\nint main(int argc, char **argv) {\\n\\tgreet(argc > 1 ? argv[1] : \"world\");\\n\\treturn 0;\\n}\\n' > main.c && " +
-			"printf 'void greet(const char *who) {}\\n' > greet.c && git add -A && git commit -qm begin && echo prepared"
-		err = ends(agentStep{prepare, "prepared", 0})
-		if o, ok := r.(*onceRunner); ok {
-			o.before = "cd " + dir + "; export CFLAGS=-O1\n"
+	}
+	return nil
+}
+
+// Close removes the directory and closes the runner.
+func (a *coder) Close() error {
+	_, err := a.Run("cd / && rm -rf " + a.dir)
+	return errors.Join(err, a.runner.Close())
+}
+
+// agents have n agents work at the same time, until the last one is done.
+func (e effort) agents(n int, in way) func(ctx context.Context, at *target) (figure.Samples, error) {
+	return func(ctx context.Context, at *target) (values figure.Samples, err error) {
+		var all []*coder
+		defer func() {
+			for _, a := range all {
+				err = errors.Join(err, a.Close())
+			}
+		}()
+		for range n {
+			r, err := in(ctx, at)
+			if err != nil {
+				return nil, err
+			}
+			a, err := newCoder(r)
+			if err != nil {
+				return nil, err
+			}
+			all = append(all, a)
 		}
 		var took time.Duration
-		cpu := math.NaN()
-		if err == nil {
-			cpu, err = at.cpuOf(1, func() error {
-				began := time.Now()
-				for range e.agentRounds {
-					for _, s := range agentSteps(dir) {
-						if err := ends(s); err != nil {
-							return err
-						}
-					}
-				}
-				took = time.Since(began)
-				return nil
-			})
-		}
-		if _, e := r.Run("cd / && rm -rf " + dir); err == nil {
-			err = e
-		}
-		return figure.Samples{float64(took), cpu}, errors.Join(err, r.Close())
+		cpu, err := at.cpuOf(1, func() error {
+			began := time.Now()
+			_, err := load.Together(n, 0, func(i int) error { return all[i].work(e.agentRounds) })
+			took = time.Since(began)
+			return err
+		})
+		return figure.Samples{float64(took), cpu}, err
 	}
 }
 
@@ -415,6 +450,20 @@ var idleKinds = []idleKind{
 
 func (k idleKind) rows() []PeerRow {
 	return []PeerRow{rowOf(k.name+": PSS", kibibytes), rowOf("– descriptors, of the server", number1), rowOf("– descriptors, in all", number1)}
+}
+
+// peakRow is about the whole run.
+var peakRow = rowOf("server's memory at most (RSS)", mebibytes)
+
+// peaks are the most that each server's own processes had in memory so far, without what they run for their clients.
+func peaks(all []*target) map[string][]figure.Samples {
+	values := map[string][]figure.Samples{}
+	for _, at := range all {
+		if sum := peakOf(at.roots); sum > 0 {
+			values[at.name] = []figure.Samples{{sum / (1 << 20)}}
+		}
+	}
+	return values
 }
 
 // held is what one peer holds while it is measured.

@@ -154,14 +154,39 @@ func treeOf(root int) usage { return processTable().usage([]int{root}) }
 
 // gatewayOf is the gateway below a keeper: the child that runs the same program. With --single-process both are one.
 func gatewayOf(keeper int) int {
-	program, err := os.Readlink(fmt.Sprintf("/proc/%d/exe", keeper))
-	check(err)
+	own := program(keeper)
 	for _, pid := range descendants(keeper)[1:] {
-		if exe, err := os.Readlink(fmt.Sprintf("/proc/%d/exe", pid)); err == nil && exe == program {
+		if program(pid) == own {
 			return pid
 		}
 	}
 	return keeper
+}
+
+// peakOf is the sum of the most that processes have had in memory, and of those below them that run the same programs.
+func peakOf(roots []int) (sum float64) {
+	programs := map[string]bool{}
+	for _, pid := range roots {
+		programs[program(pid)] = true
+	}
+	for _, pid := range processTable().below(roots...) {
+		if !programs[program(pid)] {
+			continue
+		}
+		text, _ := os.ReadFile(fmt.Sprintf("/proc/%d/status", pid))
+		_, rest, _ := strings.Cut(string(text), "VmHWM:")
+		if f := strings.Fields(rest); len(f) > 0 {
+			kib, _ := strconv.ParseFloat(f[0], 64)
+			sum += kib * 1024
+		}
+	}
+	return sum
+}
+
+// program is the file that a process runs; "" if it is gone.
+func program(pid int) string {
+	path, _ := os.Readlink(fmt.Sprintf("/proc/%d/exe", pid))
+	return path
 }
 
 // machineTime is the processor time that this machine's processors have been busy.
