@@ -78,9 +78,16 @@ func TestHistoryThroughFaults(t *testing.T) {
 	for i := range 2 * principals {
 		clients.Go(func() { w.client(ctx, i) })
 	}
-	for end := time.Now().Add(*faultsFor); time.Now().Before(end) && !t.Failed(); {
-		w.makeFault()
-		time.Sleep(time.Duration(rand.IntN(1500)) * time.Millisecond) // for what comes back to be used
+	faults := func(until func(time.Duration) bool) {
+		for begin := time.Now(); !until(time.Since(begin)) && !t.Failed(); {
+			w.makeFault()
+			time.Sleep(time.Duration(rand.IntN(1500)) * time.Millisecond) // for what comes back to be used
+		}
+	}
+	faults(func(past time.Duration) bool { return past > *faultsFor })
+	faults(func(past time.Duration) bool { return w.history.lacks() == "" || past > 2*testkit.Patience }) // a slow machine has not come to everything yet
+	if lacks := w.history.lacks(); lacks != "" {
+		t.Errorf("no %s at all", lacks)
 	}
 	w.awaitAll()
 	cancel()

@@ -219,9 +219,10 @@ func TestHostileNATS(t *testing.T) {
 	if got := trap.text(); strings.Contains(got, "ann") || strings.Contains(got, "private") || strings.Contains(got, "exec.run") {
 		t.Errorf("the other address was told %q", got)
 	}
-	if log := b.Log(); !strings.Contains(log, "node cannot be reached") || !strings.Contains(log, link.ErrSecret.Error()) {
-		t.Errorf("no word of it in the log of b:\n%s", log)
-	}
+	testkit.Eventually(t, "the log of b tells of it", func() bool {
+		log := b.Log()
+		return strings.Contains(log, "node cannot be reached") && strings.Contains(log, link.ErrSecret.Error())
+	})
 	works := func(session object) {
 		t.Helper()
 		testkit.Eventually(t, "the session works", func() bool {

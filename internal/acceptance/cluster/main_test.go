@@ -85,6 +85,17 @@ func sees(t testing.TB, g *rig.Server, names ...string) {
 	})
 }
 
+// listed returns the sessions of all nodes. Each node has a second to answer, which a busy machine may take.
+func listed(t testing.TB, c *rig.Client) (all []object) {
+	t.Helper()
+	testkit.Eventually(t, "all nodes list their sessions", func() bool {
+		list := c.Call("session.list", nil)
+		all = list.Objs("sessions")
+		return !list.Has("partial")
+	})
+	return all
+}
+
 // killNode kills a whole node: the keeper and the gateway.
 func killNode(t *testing.T, g *rig.Server) {
 	t.Helper()

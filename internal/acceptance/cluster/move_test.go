@@ -137,6 +137,11 @@ func TestSessionKeepsWhere(t *testing.T) {
 		t.Error("it moved to a node that lacks the label")
 	}
 	n.start("to", "--node-label", "zone=z1")
-	testkit.Eventually(t, "it moves to a node that has the label", func() bool { return where(s) == "to" })
+	<-from.Exited // with its last session, and with it the connection that has a link to it
+	c.Close()
+	c = gate.Redial(t)
+	testkit.Eventually(t, "it has moved to a node that has the label", func() bool { // clients try again, too, while the gate cannot reach the node
+		return c.Try("session.locate", object{"session_id": s}).Data.Str("node") == "to"
+	})
 	keeps("to")
 }

@@ -21,7 +21,7 @@ func TestClusterToTry(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	ctx, cancel := context.WithTimeout(t.Context(), testkit.Patience)
+	ctx, cancel := context.WithTimeout(t.Context(), 3*testkit.Patience) // six processes start, and as many commands follow each other
 	defer cancel()
 	cmd := exec.CommandContext(ctx, "../../../deploy/cluster.sh", "sh", "-ec", `"$TRL_TEST_PROGRAM" nodes
 "$TRL_TEST_PROGRAM" run --session here --node n3 -- x=1
