@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"trl/internal/rig"
+	"trl/internal/testkit"
 )
 
 func TestTerminalCommandsAreReported(t *testing.T) { testMarks(t, rig.Shared(t, "h")) }
@@ -157,7 +158,8 @@ func testMarks(t *testing.T, g *rig.Server) {
 			h.Keys("\r\r")
 			h.Keys("echo be''gun; read x\r")
 			h.Expect("begun\r\n")
-			time.Sleep(300 * time.Millisecond) // the gateway may have seen the beginning a bit later than we did
+			testkit.Eventually(t, "the gateway has seen the beginning, maybe later than we did", func() bool { return len(c.Info(s).Objs("in_terminals")) == 1 })
+			time.Sleep(100 * time.Millisecond) // for it to take so long
 			h.Keys("x\r")
 			if d := c.Event("term.command"); !strings.HasSuffix(d.Str("command"), "; read x") || d.Num("duration_ms") < 50 {
 				t.Errorf("%v", d)

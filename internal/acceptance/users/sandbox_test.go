@@ -172,9 +172,7 @@ func everythingOfSandbox(t *testing.T, g *rig.Server) {
 func upgradeSandbox(t *testing.T, g *rig.Server) {
 	t.Helper()
 	old := g.GatewayPid()
-	if out, err := exec.Command(rig.Binary, "upgrade", "--state-dir", filepath.Join(g.Dir, "state")).CombinedOutput(); err != nil {
-		t.Errorf("upgrade: %s", out)
-	}
+	g.Upgrade(t)
 	testkit.Eventually(t, "the new one serves", func() bool { pid := g.GatewayPid(); return pid != 0 && pid != old })
 }
 

@@ -410,9 +410,7 @@ func TestGatewayOfAnotherUser(t *testing.T) {
 		t.Errorf("limit: %q, %v", out, err)
 	}
 	old := g.GatewayPid()
-	if out, err := exec.Command(rig.Binary, "upgrade", "--state-dir", state).CombinedOutput(); err != nil {
-		t.Errorf("upgrade: %s", out)
-	}
+	g.Upgrade(t)
 	testkit.Eventually(t, "the new one serves", func() bool { pid := g.GatewayPid(); return pid != 0 && pid != old })
 	if out, err := run("echo $v"); err != nil || out != "1\n" {
 		t.Errorf("after the upgrade: %q, %v", out, err)
@@ -443,7 +441,7 @@ func TestLimitsOfAnotherUser(t *testing.T) {
 		c := g.Dial(t)
 		possible := c.Call("system.capabilities", nil)["session_limits"].([]any)
 		limits := object{}
-		for name, v := range map[string]int{"open_files": 77, "file_size_bytes": 1 << 20, "pids": 40, "memory_bytes": 256 << 20} {
+		for name, v := range map[string]int{"open_files": 77, "file_size_bytes": 1 << 20, "pids": 20, "memory_bytes": 256 << 20} {
 			if slices.Contains(possible, any(name)) {
 				limits[name] = v
 			}
@@ -453,7 +451,7 @@ func TestLimitsOfAnotherUser(t *testing.T) {
 			rig.Expect(t, c.Run(s, "ulimit -n"), 0, "77\n", "")
 		}
 		if limits.Has("pids") {
-			if r := c.Run(s, "for i in {1..60}; do sleep 5 & done 2>/dev/null; wait", object{"timeout_s": 20}); r.Str("limit_hit") != "pids" {
+			if r := c.Run(s, "for i in {1..40}; do sleep 5 & done 2>/dev/null; wait", object{"timeout_s": 20}); r.Str("limit_hit") != "pids" {
 				t.Errorf("pids: %v", r)
 			}
 		}
