@@ -96,7 +96,7 @@ func TestTerminalOutputArrivesOnceAfterADrop(t *testing.T) {
 	defer cancel()
 	drops := 0
 	text, exit, err := followTerminal(ctx, g, h.Id, func(a *rig.Again) {
-		if drops < 30 && rand.IntN(8) == 0 {
+		if drops < 30 && (drops == 0 || rand.IntN(8) == 0) { // a busy machine may have all of it by now, in few pieces
 			drops++
 			a.Ws.CloseNow()
 		}
