@@ -164,10 +164,12 @@ func TestOnlyTheKeeperStopsTheGateway(t *testing.T) {
 			if now := g.serving(t); now != gateway {
 				t.Errorf("gateway %d, before %d", now, gateway)
 			}
-			busy, err := s.ExecStream(ctx, "sleep 1000", nil)
+			nap := strconv.Itoa(200_000 + os.Getpid()) // a number of our own
+			busy, err := s.ExecStream(ctx, "sleep "+nap, nil)
 			if err != nil {
 				t.Fatal(err)
 			}
+			testkit.Eventually(t, "the command runs", func() bool { return len(running(t, "sleep", nap)) == 1 })
 			g.stop(t)
 			if r, err := busy.Result(ctx); err != nil || r.Signal != "TERM" {
 				t.Errorf("%v, %+v", err, r)
@@ -195,7 +197,9 @@ func metricsOf(t *testing.T, g *started) string {
 func TestStopEndsAHundredBusySessions(t *testing.T) {
 	testkit.StartsProcesses(t)
 	g := startGateway(t)
-	ctx, c := dial(t, client.Options{URL: "http://" + g.addr})
+	_, c := dial(t, client.Options{URL: "http://" + g.addr})
+	ctx, cancel := context.WithTimeout(t.Context(), 4*patience) // a busy machine takes its time for so many
+	defer cancel()
 	const n = 100
 	nap := strconv.Itoa(100_000 + os.Getpid()) // a number of our own: another user's test may run the same
 	for i := range n {
