@@ -54,7 +54,7 @@ func TestLongLinesArePlainSoon(t *testing.T) {
 			const bytes = new TextEncoder().encode(%s), plain = new Plain(), began = performance.now();
 			for (let at = 0; at < bytes.length; at += 1 << 18) plain.take(bytes.subarray(at, at + (1 << 18)));
 			return performance.now() - began;
-		})()`, of)); took > 3000 {
+		})()`, of)); took > 20_000 { // on a busy machine; it was hours
 			t.Errorf("a megabyte of %s takes %.0f ms", what, took)
 		}
 	}

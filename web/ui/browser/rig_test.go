@@ -372,6 +372,17 @@ func (g *gateway) openAt(origin, token string, options ...chromedp.Action) *page
 		_, err := cdppage.AddScriptToEvaluateOnNewDocument(`localStorage["trl.settings"] ??= '{"webgl":false}'`).Do(ctx)
 		return err
 	}))
+	p.do(chromedp.ActionFunc(func(ctx context.Context) error {
+		_, err := cdppage.AddScriptToEvaluateOnNewDocument(`{
+			globalThis.noticed = ""; // notices that have gone by themselves
+			const { remove } = Element.prototype;
+			Element.prototype.remove = function () {
+				if (this.classList.contains("notice")) noticed += this.textContent + "\n";
+				remove.call(this);
+			};
+		}`).Do(ctx)
+		return err
+	}))
 	p.do(chromedp.Navigate(origin + "/login#token=" + token))
 	p.until("the page is connected", `typeof trl === "object" && trl.connection.up && trl.sessions.loaded && !!trl.workspace.capabilities`)
 	return p
@@ -487,6 +498,18 @@ func (p *page) until(what, js string) {
 	}
 }
 
+// watch begins to note, in the page, which of these expressions have been true. seen waits for one by its number. A busy machine may let us look only when
+// what lasts some seconds is over.
+func (p *page) watch(expressions ...string) {
+	p.t.Helper()
+	p.run(`(trl.seen = [], setInterval(() => [() => ` + strings.Join(expressions, ", () => ") + `].forEach((is, n) => { try { trl.seen[n] ||= !!is(); } catch {} }), 100))`)
+}
+
+func (p *page) seen(what string, n int) {
+	p.t.Helper()
+	p.until(what, fmt.Sprintf(`trl.seen[%d]`, n))
+}
+
 // newTerminal opens a session with a terminal by its button and waits for the prompt.
 func (p *page) newTerminal() {
 	p.t.Helper()
@@ -506,6 +529,8 @@ const (
 	screen   = `Array.from({length: trl.tabs.current.xterm.rows}, (_, y) => { const b = trl.tabs.current.xterm.buffer.active; return b.getLine(b.viewportY + y)?.translateToString(true) ?? "" }).join("\n")`
 	lastLine = `(() => { const b = trl.tabs.current.xterm.buffer.active; return b.getLine(b.baseY + b.cursorY).translateToString(false, 0, b.cursorX) })()`
 	text     = `trl.tabs.current.text()`
+	// notices is what the page has said in notices, also in those that have gone meanwhile: they stay for four seconds.
+	notices = `(noticed + document.querySelector(".notices").textContent)`
 	// tail is the end of it, for waits: to make text of 200,000 lines again and again takes longer than to draw them.
 	tail = `(() => { const b = trl.tabs.current.xterm.buffer.normal; return Array.from({length: Math.min(60, b.length)}, (_, n) => b.getLine(b.length - Math.min(60, b.length) + n).translateToString(true)).join("\n") })()`
 )

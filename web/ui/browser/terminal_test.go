@@ -96,32 +96,35 @@ func TestReloadInTheMiddleOfOutputShowsEveryLineOnce(t *testing.T) {
 	p.until("the terminal is still in control", `/^still 42$/m.test(`+tail+`)`)
 }
 
-// TestFloodYieldsToCtrlC: the page responds under 50 MB of output, and Ctrl-C has its effect after the output that was already on its way.
+// TestFloodYieldsToCtrlC: the page responds under endless output, and Ctrl-C has its effect after the output that was already on its way.
 func TestFloodYieldsToCtrlC(t *testing.T) {
 	g := serve(t)
 	p := g.open()
 	p.newTerminal()
-	p.enter("head -c 37500000 /dev/zero | base64; echo done") // 50 MB
+	p.run(`(() => { // where the output was when Ctrl-C was sent
+		const {terminal} = trl.tabs.current, {socket} = trl.connection.client.current, {send} = socket;
+		socket.send = (m) => { if (typeof m !== "string") trl.sentAt = terminal.client.offset; send.call(socket, m); };
+	})()`)
+	p.enter("base64 /dev/zero; echo done")
 	p.until("the flood is under way", `trl.tabs.current.xterm.buffer.active.length > 2000`)
 	if most := eval[float64](p, `new Promise((resolve) => {
 		let most = 0, n = 0, before = performance.now();
 		const look = () => { const now = performance.now(); most = Math.max(most, now - before); before = now; ++n < 40 ? setTimeout(look, 0) : resolve(most); };
 		setTimeout(look, 0);
-	})`); most > 5000 {
+	})`); most > 20_000 { // that much in one piece would take minutes
 		t.Errorf("the page froze for %.0f ms", most)
 	}
-	began, came := time.Now(), eval[int](p, `trl.tabs.current.terminal.client.offset`)
 	p.key("c", "KeyC", ctrl)
 	p.prompt()
-	came = eval[int](p, `trl.tabs.current.terminal.client.offset`) - came
-	t.Logf("prompt %v and %d bytes after Ctrl-C", time.Since(began), came)
+	came := eval[int](p, `trl.tabs.current.terminal.client.offset - trl.sentAt`)
+	t.Logf("prompt %d bytes after Ctrl-C", came)
 	// The ring, which its reader may lag by, and the window: 2 MB; and what is drawn until the key gets there, on a machine
-	// that does other things too. A third of what there is to come would be a queue.
+	// that does other things too.
 	if came > 16<<20 {
 		t.Errorf("%d bytes came after Ctrl-C", came)
 	}
 	if eval[bool](p, `/^done$/m.test(`+tail+`)`) {
-		t.Error("the command had ended before Ctrl-C")
+		t.Error("what comes behind the interrupted command ran")
 	}
 	p.enter("seq 1 3000 | tail -1; head -c 37500000 /dev/zero | base64 | tail -c 20; echo whole")
 	p.until("the next command runs", `/^whole$/m.test(`+tail+`)`)
@@ -246,7 +249,7 @@ func TestProgramsWriteTheClipboardAndNeverReadIt(t *testing.T) {
 	p.until("the program got no answer", `/^got 0 bytes$/m.test(`+text+`)`)
 	p.prompt()
 	p.enter(`printf '\e]52;c;%s\a' "$(printf 'from the program' | base64)"`)
-	p.until("the page says that it copied the text", `/copied 16 characters/.test(document.querySelector(".notices").textContent)`)
+	p.until("the page says that it copied the text", `/copied 16 characters/.test(`+notices+`)`)
 	if got := p.clipboard(); got != "from the program" {
 		t.Errorf("the clipboard has %q", got)
 	}
@@ -288,7 +291,7 @@ func TestCommandBlocks(t *testing.T) {
 	p.key("ArrowUp", "ArrowUp", ctrl, shift)
 	p.until("the first command is visible", `/seq 1 100/.test(`+screen+`)`)
 	p.key("Y", "KeyY", ctrl, shift)
-	p.until("the output of the first command is copied", `/Copied 100 lines/.test(document.querySelector(".notices").textContent)`)
+	p.until("the output of the first command is copied", `/Copied 100 lines/.test(`+notices+`)`)
 	got := p.clipboard()
 	if lines := strings.Split(got, "\n"); len(lines) != 100 || lines[0] != "1" || lines[99] != "100" {
 		t.Errorf("copied %d lines: %.40q", len(lines), got)
@@ -381,9 +384,8 @@ func TestKeysGoInFrames(t *testing.T) {
 	p.enter("stty raw -echo; sleep 600")
 	p.until("the program runs that does not read", `trl.tabs.current.marks.running`)
 	p.run(`"k".repeat(400).split("").forEach((key) => trl.tabs.current.terminal.input(key.repeat(4096)))`)
-	const notices = `document.querySelector(".notices").textContent`
 	p.until("the page says that keys did not arrive", `/What you typed did not arrive/.test(`+notices+`)`)
-	if got := eval[int](p, notices+`.match(/did not arrive/g).length`); got != 1 {
+	if got := eval[int](p, `document.querySelectorAll(".notice").length`); got > 1 { // none: it has gone
 		t.Errorf("the page says it %d times", got)
 	}
 }
@@ -398,7 +400,7 @@ func TestHalvesOfACharacterAreTyped(t *testing.T) {
 		p.run(`trl.tabs.current.xterm.input("` + half + `")`)
 	}
 	p.until("complete characters arrive", `/^😀 lone$/m.test(`+text+`)`)
-	if told := eval[string](p, `document.querySelector(".notices").textContent`); told != "" {
+	if told := eval[string](p, notices); told != "" {
 		t.Errorf("the page reports: %s", told)
 	}
 }

@@ -107,7 +107,7 @@ func TestFingerSelectsAndPastes(t *testing.T) {
 	p.touch(input.TouchMove, p.place(1, 1)...)
 	p.until("dragging extends the selection", selection+` === "two-and three four\nfi"`)
 	p.touch(input.TouchEnd)
-	p.until("the selection is copied", `/Copied 2 lines/.test(document.querySelector(".notices").textContent)`)
+	p.until("the selection is copied", `/Copied 2 lines/.test(`+notices+`)`)
 	if eval[bool](p, `Math.max(...[...document.querySelectorAll(".notice")].map((n) => n.getBoundingClientRect().bottom)) > document.querySelector(".keybar").getBoundingClientRect().top`) {
 		t.Error("the notice covers the keys")
 	}
