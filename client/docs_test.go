@@ -24,6 +24,9 @@ var imports = map[string]string{
 	"strings": "strings", "time": "time",
 }
 
+// patient makes the pauses and the time limits of the page longer than a busy machine stands still: output that a reader finds together is one piece.
+var patient = strings.NewReplacer("sleep 0.1", "sleep 3", "Timeout: 200 * time.Millisecond", "Timeout: 4 * time.Second")
+
 // TestThePageRuns compiles and runs every block of docs/clients/go.md, and compares what it prints. A block that is a whole program runs as it is; the
 // others have ctx and c, a Client, and may return an error.
 func TestThePageRuns(t *testing.T) {
@@ -41,7 +44,7 @@ func TestThePageRuns(t *testing.T) {
 	var functions strings.Builder
 	var parts []block
 	for _, m := range found {
-		b := block{m[1], m[2]}
+		b := block{patient.Replace(m[1]), m[2]}
 		if strings.HasPrefix(b.code, "package main") {
 			t.Run("the whole program", func(t *testing.T) { runProgram(t, g, buildProgram(t, b.code), "", b.output) })
 			continue

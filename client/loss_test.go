@@ -176,9 +176,11 @@ func TestOnLostMayClose(t *testing.T) {
 // TestALossIsOne: however many miss the connection, it is told once, they hear the same of it, and who comes when patience
 // has ended does not have it anew.
 func TestALossIsOne(t *testing.T) {
+	testkit.TakesLong(t)
+	t.Parallel()
 	g := newGate(t, func(g *gate, p *peer) { g.shut.Store(true) })
 	var lost atomic.Int32
-	c := dial(t, Options{Patience: time.Second, URL: g.url, OnLost: func(error) { lost.Add(1) }})
+	c := dial(t, Options{Patience: 5 * time.Second, URL: g.url, OnLost: func(error) { lost.Add(1) }}) // all six miss it within this
 	<-c.link.closing
 	ended := make(chan error)
 	for range 6 {
@@ -267,8 +269,9 @@ func TestUnreachableNodeIsWaitedFor(t *testing.T) {
 // TestPatienceBeginsAnewWithAConnectionOfUse: a dozen that bring a byte each take longer than one patience.
 func TestPatienceBeginsAnewWithAConnectionOfUse(t *testing.T) {
 	testkit.TakesLong(t)
-	const connections = 12
-	c := dial(t, Options{Patience: time.Second, URL: listen(t, func(p *peer) {
+	t.Parallel()
+	const connections = 16 // with a quarter of a second between them
+	c := dial(t, Options{Patience: 3 * time.Second, URL: listen(t, func(p *peer) {
 		q, _ := p.take()
 		p.ok(q, `{"exec_id":"x-1","stream_id":"st-1","offset":0}`)
 		p.output(p.n-1, "x")

@@ -278,7 +278,7 @@ def test_a_node_that_cannot_be_reached_is_waited_for(address: Address, monkeypat
         raise trl_client.TrlError("gone", code="NODE_UNREACHABLE", details={"node": "n2", "retry_after_ms": 1})
 
     monkeypatch.setattr(Link, "call", refuse)
-    with trl_client.connect(**address, patience=0.2) as sandbox, sandbox.create_session() as session:
+    with trl_client.connect(**address, patience=3) as sandbox, sandbox.create_session() as session:
         refusals = 2
         session.rename("renamed")
         assert refusals == 0

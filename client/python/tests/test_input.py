@@ -284,7 +284,7 @@ def test_the_outcome_is_unknown_if_somebody_else_has_written_meanwhile(shared_ga
 
 def test_the_outcome_is_unknown_without_a_connection(shared_gateway: Gateway) -> None:
     async def main() -> None:
-        async with cutter(shared_gateway) as proxy, aio.connect(unix=proxy.unix, patience=0.3) as sandbox:
+        async with cutter(shared_gateway) as proxy, aio.connect(unix=proxy.unix, patience=3) as sandbox:
             process = await sandbox.start_process("cat", stdin=PIPE)
             proxy.cut_at({0: "after"})
             proxy.gone = True

@@ -168,16 +168,18 @@ def test_a_closed_client_ends_a_watch(address: Address) -> None:
         again.delete_session(session.id)
 
 
-def test_the_same_key_runs_a_command_once(address: Address) -> None:
+def test_the_same_key_runs_a_command_once(address: Address, tmp_path: pathlib.Path) -> None:
     """A program that died after it had sent a command sends it again, on another connection, and has its output from the beginning."""
     with trl_client.connect(**address) as sandbox, sandbox.create_session() as session:
-        key = "step-1"
-        command = session.exec_stream("N=$((N+1)); echo run $N; sleep 0.5; echo done", request_key=key)
+        key, go = "step-1", tmp_path / "go"
+        text = f"N=$((N+1)); echo run $N; until [ -e {go} ]; do sleep 0.05; done; echo done"
+        command = session.exec_stream(text, request_key=key)
         assert next(iter(command)) == Stdout("run 1\n", 0, b"run 1\n")
         command.detach()
+        go.touch()
         with trl_client.connect(**address) as other:
             mine = other.get_session(session.id)
-            again = mine.exec_stream("N=$((N+1)); echo run $N; sleep 0.5; echo done", request_key=key).result()
+            again = mine.exec_stream(text, request_key=key).result()
             assert again.stdout == "run 1\ndone\n"
             once = mine.exec("N=$((N+1)); echo $N", request_key="step-2")
             twice = session.exec("N=$((N+1)); echo $N", request_key="step-2")

@@ -38,7 +38,7 @@ func TestScenariosInChromium(t *testing.T) {
 	bundle(t, filepath.Join(dir, "pages"))
 	origin := serve(t, dir)
 	page := start(t, program, dir)
-	if err := chromedp.Run(page, chromedp.Navigate(origin), chromedp.Poll("typeof run === 'function'", nil)); err != nil {
+	if err := chromedp.Run(page, chromedp.Navigate(origin), chromedp.Poll("typeof run === 'function'", nil, chromedp.WithPollingTimeout(patience))); err != nil {
 		t.Fatal(err)
 	}
 

@@ -61,7 +61,7 @@ describe("endings", () => {
         queueMicrotask(() => this.dispatchEvent(new MessageEvent("message", { data: JSON.stringify({ id, ok: false, error }) })));
       }
     }
-    const own = await connect({ WebSocket: Unreachable, patience: 200 });
+    const own = await connect({ WebSocket: Unreachable, patience: 3_000 });
     const session = await own.getSession((await newSession()).id);
     refusals = 2;
     await session.rename(`renamed-${Date.now()}`);

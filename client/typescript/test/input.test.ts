@@ -163,7 +163,7 @@ describe("input", () => {
       await process.closeStdin();
       await process.waitForExit();
       assert.match((await process.getLogs()).stdout, /^one(two)?three$/);
-    }, { patience: 300 });
+    }, { patience: 3_000 });
   });
 
   test("a server that knows no offsets", async () => {
