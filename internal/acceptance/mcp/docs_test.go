@@ -39,6 +39,12 @@ func TestExamplesOfThePage(t *testing.T) {
 		t.Error("the page has another port")
 	}
 	page = bytes.ReplaceAll(page, []byte("3000"), []byte(strconv.Itoa(port)))
+	wait, open := gate(t) // for the work that takes long, until the page waits for it
+	quick := []byte(`sleep 3; echo done", "yield_s": 1}`)
+	if bytes.Count(page, quick) != 1 {
+		t.Errorf("the page has no %s", quick)
+	}
+	page = bytes.Replace(page, quick, []byte(wait+`; echo done", "yield_s": 5}`), 1)
 	g := rig.Gateway(t)
 	h := onStdio(t, g)
 	ids := map[string]string{} // the latest of each kind
@@ -71,6 +77,9 @@ func TestExamplesOfThePage(t *testing.T) {
 				t.Errorf("%s: %v", text, err)
 				continue
 			}
+			if call.Name == "wait" {
+				open()
+			}
 			answer, _ = h.call(call.Name, call.Arguments)
 			if m := regexp.MustCompile(`\[(([xpt])-[a-z0-9]+)\]`).FindStringSubmatch(answer); m != nil {
 				ids[m[2]] = m[1]
@@ -80,6 +89,9 @@ func TestExamplesOfThePage(t *testing.T) {
 				t.Errorf("no JSON: %s", text)
 			}
 		case kind == "text":
+			for i := 0; strings.Contains(answer, " terminal, ") && plain(answer) != plain(text) && i < 30; i++ { // a slow program: its screen rested before
+				answer = h.must("wait", object{"id": ids["t"], "yield_s": 2})
+			}
 			if plain(answer) != plain(text) {
 				t.Errorf("the page has\n%s\nthe answer is\n%s", plain(text), plain(answer))
 			}

@@ -11,7 +11,6 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
-	"time"
 
 	sdk "github.com/modelcontextprotocol/go-sdk/mcp"
 
@@ -138,11 +137,19 @@ func TestBrokenConnectionEndsNothing(t *testing.T) {
 	for _, version := range []string{latest, "2025-11-25"} {
 		h := overHTTP(t, withTokens(t), version, "Authorization", "Bearer "+newUser())
 		h.must("run", object{"command": "true"})
-		ctx, cancel := context.WithTimeout(t.Context(), 1500*time.Millisecond)
-		if _, err := h.CallTool(ctx, &sdk.CallToolParams{Name: "run", Arguments: object{"command": "sleep 4; echo done"}}); err == nil {
-			t.Error("it took no time")
-		}
+		begun := filepath.Join(testkit.Passable(t), "begun")
+		wait, open := gate(t)
+		ctx, cancel := context.WithCancel(t.Context())
+		gone := make(chan error, 1)
+		go func() { // ends with the call
+			_, err := h.CallTool(ctx, &sdk.CallToolParams{Name: "run", Arguments: object{"command": ">" + begun + "; " + wait + "; echo done", "yield_s": 50}})
+			gone <- err
+		}()
+		testkit.Eventually(t, "it runs", func() bool { _, err := os.Stat(begun); return err == nil })
 		cancel()
+		if err := <-gone; err == nil {
+			t.Error("a call whose client is gone has an answer")
+		}
 		text := h.must("list", object{"session": "default"})
 		_, rest, ok := strings.Cut(text, "[x-")
 		for strings.Contains(rest, "[x-") {
@@ -152,6 +159,7 @@ func TestBrokenConnectionEndsNothing(t *testing.T) {
 		if !ok {
 			t.Fatalf("list: %s", text)
 		}
+		open()
 		matches(t, h.must("wait", object{"id": "x-" + id}), `exit 0 .*\ndone`)
 	}
 }
@@ -162,13 +170,14 @@ func TestUpgradeInTheMiddleOfACall(t *testing.T) {
 	g := rig.Gateway(t)
 	h := overHTTP(t, g, latest)
 	begun := filepath.Join(g.Dir, "begun")
+	wait, open := gate(t)
 	type result struct {
 		r   *sdk.CallToolResult
 		err error
 	}
 	answer := make(chan result, 1)
 	go func() { // ends with the call
-		r, err := h.CallTool(t.Context(), &sdk.CallToolParams{Name: "run", Arguments: object{"command": fmt.Sprintf("touch %s; sleep 4; echo done", begun), "yield_s": 50}})
+		r, err := h.CallTool(t.Context(), &sdk.CallToolParams{Name: "run", Arguments: object{"command": fmt.Sprintf("touch %s; %s; echo done", begun, wait), "yield_s": 50}})
 		answer <- result{r, err}
 	}()
 	testkit.Eventually(t, "it runs", func() bool { _, err := os.Stat(begun); return err == nil })
@@ -182,6 +191,7 @@ func TestUpgradeInTheMiddleOfACall(t *testing.T) {
 		t.Fatal(text)
 	}
 	matches(t, text, `still running after `+took+` `+someX+`: wait or stop`)
+	open()
 	matches(t, h.must("wait", object{"id": idIn(t, text)}), `exit 0 .*\ndone`)
 }
 

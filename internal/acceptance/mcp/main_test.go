@@ -170,6 +170,35 @@ func (h *host) must(name string, arguments object) string {
 	return text
 }
 
+// shows waits until work that goes on has shown a text, after an answer about it. It returns all output of that answer and of later ones, each of which
+// must say that the work runs.
+func (h *host) shows(answer, text string) (output string) {
+	h.t.Helper()
+	id := idIn(h.t, answer)
+	testkit.Eventually(h.t, fmt.Sprintf("%s shows %q", id, text), func() bool {
+		first, more, _ := strings.Cut(answer, "\n")
+		matches(h.t, first, `(?:still running|running in the background) after `+took+` \[`+id+`\]: wait(?:, send)? or stop`)
+		if output += more; h.t.Failed() || strings.Contains(output, text) {
+			return true
+		}
+		answer = h.must("wait", object{"id": id, "yield_s": 0.5})
+		return false
+	})
+	return output
+}
+
+// gate returns a shell command that waits until open is called.
+func gate(t testing.TB) (wait string, open func()) {
+	t.Helper()
+	path := filepath.Join(testkit.Passable(t), "open")
+	return "until [ -e " + path + " ]; do sleep 0.05; done", func() {
+		t.Helper()
+		if err := os.WriteFile(path, nil, 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+}
+
 // idIn returns the id in the brackets of a first line.
 func idIn(t testing.TB, text string) string {
 	t.Helper()
