@@ -38,7 +38,8 @@ type excerpt struct {
 	lineAt int64  // its first byte in the stream
 	next   int64  // the byte behind everything that came
 
-	available int64 // the gateway has the output from this byte on; 0: not known
+	available int64 // the gateway has the output from this byte on; 0: all of it
+	unsure    bool  // the gateway did not say from which byte on it has the output
 
 	onLine func(line string) // called with each cleaned line, and with what has come of one
 }
@@ -193,6 +194,8 @@ func (e *excerpt) text() string {
 			fmt.Fprintf(&b, "[… more output: wait with offset %d shows it …]\n", from)
 		case e.available >= to:
 			fmt.Fprintf(&b, "[… %s bytes left out, which the gateway has no longer …]\n", left)
+		case e.unsure:
+			fmt.Fprintf(&b, "[… %s bytes left out; wait with offset %d shows those that the gateway still has …]\n", left, from)
 		case e.available > from:
 			fmt.Fprintf(&b, "[… %s bytes left out; wait with offset %d shows those that the gateway still has …]\n", left, e.available)
 		default:

@@ -111,6 +111,17 @@ func TestLostOutputIsNamed(t *testing.T) {
 	}
 }
 
+// TestNoteOfAGatewayThatDidNotAnswer promises nothing that may be gone.
+func TestNoteOfAGatewayThatDidNotAnswer(t *testing.T) {
+	e := newExcerpt(0, 10, 10)
+	feed(e, strings.Repeat("line\n", 10), 7)
+	e.end(false)
+	e.unsure = true
+	if got := e.text(); !strings.Contains(got, "wait with offset 10 shows those that the gateway still has") {
+		t.Errorf("%q", got)
+	}
+}
+
 // TestHalfACharacterWaits for its other half, in the next answer.
 func TestHalfACharacterWaits(t *testing.T) {
 	e := newExcerpt(0, headChars, tailChars)

@@ -31,7 +31,7 @@ const (
 	// startTimeout bounds a request that starts work. It is not the caller's context: a cancelled call must still learn the id of what it started.
 	startTimeout = 25 * time.Second
 	// askTimeout bounds a question that only improves an answer.
-	askTimeout = 2 * time.Second
+	askTimeout = 4 * time.Second
 	// cancelTimeout is how long a cancelled call tries to end its work.
 	cancelTimeout = 10 * time.Second
 )
@@ -153,12 +153,16 @@ func (k *call) noteAvailable(ctx context.Context, id string, e *excerpt) {
 	if from == to || e.tail == 0 {
 		return
 	}
+	e.unsure = true // until the answer
 	ctx, cancel := context.WithTimeout(ctx, askTimeout)
 	defer cancel()
 	if kindOf(id) == processKind {
 		var logs protocol.Logs
 		q := protocol.ProcessLogs{ProcessID: id, Offset: from, MaxBytes: new(int64(1))}
-		if err := k.c.Call(ctx, "process.logs", q, &logs); err == nil && logs.Gap != nil {
+		if err := k.c.Call(ctx, "process.logs", q, &logs); err != nil {
+			return
+		}
+		if e.unsure = false; logs.Gap != nil {
 			e.available = logs.Gap.To
 		}
 		return
@@ -169,10 +173,15 @@ func (k *call) noteAvailable(ctx context.Context, id string, e *excerpt) {
 	}
 	defer s.Detach()
 	for range 2 { // its start, and what comes after it
-		if event, err := s.Next(ctx); err == nil && event.Type == client.EventGap {
+		event, err := s.Next(ctx)
+		if err != nil {
+			return
+		}
+		if event.Type == client.EventGap {
 			e.available = event.Offset
 		}
 	}
+	e.unsure = false
 }
 
 // queuedBehind says for which command a command without output waits; state, if it does not wait for one.
