@@ -29,8 +29,14 @@ func answersAtOnce(t *testing.T, commands ...string) {
 			r := c.Run(s, command)
 			rig.Within(t, command, start, 2*time.Second)
 			rig.Expect(t, r, 0, "hi\n", "")
-			if r.Num("linger_ms") > 100 {
-				t.Errorf("%s: lingered %v ms", command, r["linger_ms"])
+			for i := 0; r.Num("linger_ms") > 100; i++ { // more than 100 ms are a busy machine's
+				if i == 5 {
+					t.Errorf("%s: lingered %v ms", command, r["linger_ms"])
+					break
+				}
+				more := rig.Sleeper()
+				naps = append(naps, more)
+				r = c.Run(s, strings.ReplaceAll(command, nap, more))
 			}
 			var pids []int
 			testkit.Eventually(t, command+" sleeps", func() bool { pids = rig.Running(nap); return len(pids) == 1 }) // setsid and sh may yet have to exec it
@@ -85,8 +91,8 @@ func TestProcessSubstitutionIsInItsOwnAnswer(t *testing.T) {
 		const want = "1\n2\n3\nfour\n"
 		var answers []string
 		// Late writers are waited for until they were quiet for 10 ms. A tee that a busy machine does not let run for so long
-		// is later than that, and then its bytes are in the stream; five times in a row is no accident.
-		for range 5 {
+		// is later than that, and then its bytes are in the stream; so many times in a row is no accident.
+		for range 50 {
 			file := filepath.Join(g.Dir, rig.Unique("a3"))
 			start := time.Now()
 			r := c.Run(s, strings.ReplaceAll(command, "FILE", file))
@@ -133,22 +139,28 @@ func TestTimeoutEndsAllThatTheCommandStarted(t *testing.T) {
 					limit = rig.Pick(0.4, 2)
 				}
 				c.Run(s, "kept=yes")
-				nap, start := rig.Sleeper(), time.Now()
-				r := c.Run(s, "echo part; "+strings.ReplaceAll(command, "NAP", nap)+"; echo not reached", object{"timeout_s": limit})
-				rig.Within(t, "it", start, time.Duration((limit+1)*float64(time.Second)))
-				if left := rig.Running(nap); len(left) > 0 {
-					t.Errorf("survivors: %v", left)
+				mark, begun := rig.UniqueFile(g, "begun")
+				for ; !begun(); limit *= 4 { // a longer one if the shell did not begin in time
+					if limit > 30 {
+						t.Fatal("it does not begin")
+					}
+					nap, start := rig.Sleeper(), time.Now()
+					r := c.Run(s, "echo part; : >"+mark+"; "+strings.ReplaceAll(command, "NAP", nap)+"; echo not reached", object{"timeout_s": limit})
+					rig.Within(t, "it", start, time.Duration((limit+1)*float64(time.Second)))
+					if left := rig.Running(nap); len(left) > 0 {
+						t.Errorf("survivors: %v", left)
+					}
+					if !r.Yes("timed_out") || r.Str("timeout_kind") != "hard" || r.Yes("cancelled") || r.Stdout() != "part\n" && (begun() || r.Stdout() != "") {
+						t.Errorf("result %v", r)
+					}
+					if took := time.Since(start).Seconds(); took < limit {
+						t.Errorf("after %v s already", took)
+					}
+					if state := c.State(s); state != "IDLE" {
+						t.Errorf("state %s", state)
+					}
+					rig.Expect(t, c.Run(s, "echo $kept"), 0, "yes\n", "")
 				}
-				if !r.Yes("timed_out") || r.Str("timeout_kind") != "hard" || r.Yes("cancelled") || r.Stdout() != "part\n" {
-					t.Errorf("result %v", r)
-				}
-				if took := time.Since(start).Seconds(); took < limit {
-					t.Errorf("after %v s already", took)
-				}
-				if state := c.State(s); state != "IDLE" {
-					t.Errorf("state %s", state)
-				}
-				rig.Expect(t, c.Run(s, "echo $kept"), 0, "yes\n", "")
 			})
 		}
 	})
@@ -308,13 +320,14 @@ func TestExitComesOnceAfterEveryByte(t *testing.T) {
 	g := rig.Shared(t, "a")
 	rig.EachShell(t, func(t *testing.T, sh string) {
 		for _, command := range []string{
-			"seq 1 50000; echo e >&2; printf tail", "true", "(sleep 0.3; echo late; sleep 0.3; echo later >&2) & echo hi", "no_such_cmd_xyz", "echo a; exit 7", "echo a; kill -9 $$", "i=0; while [ $i -lt 200 ]; do echo $i; echo $i >&2; i=$((i+1)); done",
+			"seq 1 50000; echo e >&2; printf tail", "true", "(until [ -e GO ]; do sleep 0.05; done; echo late; echo later >&2) & echo hi", "no_such_cmd_xyz", "echo a; exit 7", "echo a; kill -9 $$", "i=0; while [ $i -lt 200 ]; do echo $i; echo $i >&2; i=$((i+1)); done",
 		} {
 			t.Run(command, func(t *testing.T) {
 				c, watcher := g.Dial(t), g.Dial(t)
 				s := c.Session(object{"shell": sh})
 				watcher.Call("session.watch", object{"session_id": s})
-				stream := c.Stream(s, command)
+				proceed, _ := rig.UniqueFile(g, "go")
+				stream := c.Stream(s, strings.ReplaceAll(command, "GO", proceed))
 				id := stream.Str("stream_id")
 				data, exit := c.Output(id, 0)
 				if exit.Str("exec_id") != stream.Str("exec_id") {
@@ -330,9 +343,12 @@ func TestExitComesOnceAfterEveryByte(t *testing.T) {
 				// What comes late is in the stream, and no event follows the last.
 				late := strings.Contains(command, "late")
 				if late {
+					if err := os.WriteFile(proceed, nil, 0o600); err != nil {
+						t.Fatal(err)
+					}
 					testkit.Eventually(t, "late output is in the stream", func() bool {
 						b, _ := c.Output(c.Call("exec.attach", object{"exec_id": stream.Str("exec_id"), "offset": len(data)}).Str("stream_id"), len(data))
-						return b == "late\nlater\n"
+						return b == "late\nlater\n" || b == "later\nlate\n" // two pipes
 					})
 				}
 				c.Run(s, "sleep 0.1") // a round through everything, so that what was on its way has come
@@ -396,7 +412,7 @@ func TestFirstCommandWorksAtOnce(t *testing.T) {
 			c := g.Dial(t)
 			rig.Together(20, func(int) {
 				start := time.Now()
-				rig.Expect(t, c.Run(c.Session(object{"shell": sh}), "echo first", object{"timeout_s": 10}), 0, "first\n", "")
+				rig.Expect(t, c.Run(c.Session(object{"shell": sh}), "echo first", object{"timeout_s": 50}), 0, "first\n", "")
 				rig.Within(t, name+" create and first command", start, 2*time.Second)
 			})
 			// Nobody has to wait for the answer to session.create.
@@ -421,7 +437,7 @@ func TestFirstCommandWorksAtOnce(t *testing.T) {
 		// An rc file that the client asks for is slow: creation waits, or the command does; it is not lost.
 		c, start := rig.Shared(t, "rc", "--allow-env", "ENV,BASH_ENV").Dial(t), time.Now()
 		s := c.Session(object{"shell": sh, "env": object{"ENV": g.Home + "/.env", "BASH_ENV": g.Home + "/.env"}})
-		rig.Expect(t, c.Run(s, "echo first", object{"timeout_s": 10}), 0, "first\n", "")
+		rig.Expect(t, c.Run(s, "echo first", object{"timeout_s": 50}), 0, "first\n", "")
 		rig.Within(t, "slow rc file", start, 5*time.Second)
 	})
 	t.Run("default session", func(t *testing.T) { // made by its first command, of which several come at once

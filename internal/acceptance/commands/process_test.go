@@ -67,27 +67,31 @@ func TestProcessIsListedAndReadByOffset(t *testing.T) {
 // F2: logs and exit code of a process that has ended, for as long as is said and no longer.
 func TestEndedProcessIsReadableDuringRetention(t *testing.T) {
 	t.Parallel()
-	const retention = 5 * time.Second
+	const retention = 10 * time.Second
 	c := rig.Gateway(t, "--retention", retention.String()).Dial(t)
 	rig.BothShells(func(sh string) {
 		s := c.Session(object{"shell": sh})
 		id := c.Call("process.start", object{"session_id": s, "command": "echo out; exit 9"}).Str("process_id")
 		rig.AwaitExit(c, id)
-		ended := time.Now() // a little later than it did
-		expire := ended.Add(retention - time.Second)
+		ended := time.Now() // later than it did; ended_at tells when
 		awaitLogs(c, id, 0, "out\n")
 		reads := 0
 		for ; ; reads++ {
 			before := time.Now()
 			f := c.Try("process.info", object{"process_id": id})
 			if f.Code() == "PROCESS_NOT_FOUND" {
-				if before.Before(expire) {
+				if before.Before(ended.Add(retention - 100*time.Millisecond)) {
 					t.Errorf("%s: gone %s after its end", sh, before.Sub(ended))
 				}
 				break
 			}
 			if f.Data.Num("exit_code") != 9 || f.Data.Str("state") != "exited" || f.Data.Num("output_bytes") != 4 || f.Data.Str("ended_at") == "" {
 				t.Fatalf("%s: %+v", sh, f)
+			}
+			if at, err := time.Parse(time.RFC3339Nano, f.Data.Str("ended_at")); err != nil {
+				t.Fatal(err)
+			} else if at.Before(ended) {
+				ended = at
 			}
 			if time.Since(ended) > testkit.Patience {
 				t.Fatalf("%s: still there", sh)
@@ -173,7 +177,9 @@ func TestKillTakesTheTreeAndFreesThePort(t *testing.T) {
 				id := c.Call("process.start", object{"session_id": s, "command": "(setsid sh -c '" + daemon + " & " + daemon + "' >/dev/null 2>&1 &); sh -c '" + rig.ListenCommand("parent", 0) + "; :'"}).Str("process_id")
 				w := c.Call("process.wait", object{"process_id": id, "until": object{"output": `listening on \d+\.`}})
 				port := rig.PrintedPort(w.Str("match"))
-				testkit.Eventually(t, "all run", func() bool { return len(rig.Running(daemon)) == 2 && len(rig.Running(other)) == 1 })
+				testkit.Eventually(t, "all run", func() bool {
+					return len(rig.Running(daemon)) == 2 && len(rig.Running(other)) == 1 && len(rig.Running(job)) == 1
+				})
 				if port == 0 || !rig.SomebodyListens(t, port) {
 					t.Fatalf("port %d, %v", port, w)
 				}

@@ -280,10 +280,14 @@ func TestNextGatewayOwnsWhatProcessesLeave(t *testing.T) {
 	g := rig.Gateway(t, "--warm", "0", "--retention", "1s")
 	c := g.Dial(t)
 	s, cgroup := c.Session(), g.CgroupDir(t)
-	processOutput(c, s, "true")
+	run := func() { // and do not name it afterwards: a second after its end it is forgotten
+		c.Call("process.start", object{"session_id": s, "command": "true"})
+		testkit.Eventually(t, "it has ended", func() bool { return c.Info(s).Num("processes") == 0 })
+	}
+	run()
 	dirs := rig.CountDirs(cgroup)
 	for range 20 {
-		processOutput(c, s, "true")
+		run()
 	}
 	testkit.Eventually(t, "the cells are gone", func() bool { return rig.CountDirs(cgroup) <= dirs })
 	naps := []string{rig.Sleeper(), rig.Sleeper()}
@@ -291,7 +295,7 @@ func TestNextGatewayOwnsWhatProcessesLeave(t *testing.T) {
 	c.Call("term.open", object{"session_id": s, "cols": 80, "rows": 24, "command": "trap '' HUP; setsid " + naps[1] + " >/dev/null 2>&1 & sleep 0.2"})
 	testkit.Eventually(t, "both are let go", func() bool {
 		f := c.Try("process.info", object{"process_id": p})
-		return f.Error != nil && len(c.Call("term.list", object{"session_id": s}).Objs("terminals")) == 0
+		return f.Error != nil && len(c.Call("term.list", object{"session_id": s}).Objs("terminals")) == 0 && len(rig.Running(naps[0])) == 1 && len(rig.Running(naps[1])) == 1
 	})
 	for range 2 {
 		g.KillGateway(t)

@@ -102,17 +102,11 @@ func TestEndOfASessionIsFinalAndSeen(t *testing.T) {
 		for reason, end := range map[string]func(s string){
 			"client":       func(s string) { c.Call("session.destroy", object{"session_id": s}) },
 			"shell_exited": func(s string) { c.Run(s, "exit 4") },
-			"idle":         nil,
+			"idle":         func(s string) { c.Call("session.update", object{"session_id": s, "idle_timeout_s": 0.1}) },
 		} {
-			create := object{"shell": sh, "on_shell_exit": "terminate"}
-			if end == nil {
-				create["idle_timeout_s"] = 0.1
-			}
-			s := c.Session(create)
+			s := c.Session(object{"shell": sh, "on_shell_exit": "terminate"})
 			c.Call("session.watch", object{"session_id": s})
-			if end != nil {
-				end(s)
-			}
+			end(s)
 			e := c.Await("the end by "+reason, func(f *rig.Frame) bool {
 				return f.Event == "session.state" && f.Data.Str("session_id") == s && f.Data.Str("to") == "TERMINATED"
 			})

@@ -103,20 +103,20 @@ func secretsIn(t *testing.T, g *rig.Server, sh string, sandboxed bool) {
 	env := func(what string) object { return object{"env": object{"API_TOKEN": secretMark + what}} }
 	s := c.Session(object{"shell": sh}, env("session"))
 	rig.Expect(t, c.Run(s, "X="+secretMark+"state; f() { : "+secretMark+"function; }", env("command")), 0, "", "")
-	p := c.Call("process.start", rig.With(object{"session_id": s, "command": ": " + secretMark + "process; echo ready; read line; sleep 60; :", "stdin": "open"}, env("process")))
+	p := c.Call("process.start", rig.With(object{"session_id": s, "command": ": " + secretMark + "process; echo ready; read line; sleep 600; :", "stdin": "open"}, env("process")))
 	c.Call("process.wait", object{"process_id": p.Str("process_id"), "until": object{"output": "ready"}, "timeout_s": 60})
 	c.Call("process.input", object{"process_id": p.Str("process_id"), "data": secretMark + "process-input\n"})
 	term := func(params object) {
 		d := c.Call("term.open", rig.With(object{"session_id": s, "cols": 80, "rows": 24}, params))
 		c.Call("term.input", object{"term_id": d.Str("term_id"), "data": ": " + secretMark + "typed\n"})
 	}
-	term(rig.With(object{"command": ": " + secretMark + "terminal; read line; sleep 60; :"}, env("terminal")))
+	term(rig.With(object{"command": ": " + secretMark + "terminal; read line; sleep 600; :"}, env("terminal")))
 	term(env("shell"))
-	e := c.Stream(s, ": "+secretMark+"text; echo ready; read line; sleep 60; :", object{"stdin": secretMark + "stdin\n"}, env("stream")).Str("exec_id")
+	e := c.Stream(s, ": "+secretMark+"text; echo ready; read line; sleep 600; :", object{"stdin": secretMark + "stdin\n"}, env("stream")).Str("exec_id")
 	testkit.Eventually(t, "all of it runs", func() bool {
 		sleeps := 0
 		for _, pid := range below(g) {
-			if strings.HasSuffix(rig.Cmdline(pid), "sleep 60") {
+			if strings.HasSuffix(rig.Cmdline(pid), "sleep 600") {
 				sleeps++
 			}
 		}
@@ -129,7 +129,7 @@ func secretsIn(t *testing.T, g *rig.Server, sh string, sandboxed bool) {
 	c.Call("exec.cancel", object{"exec_id": e, "kill_grace_s": 0})
 	c.Call("session.destroy", object{"session_id": s, "force": true})
 	testkit.Eventually(t, "nothing of it is left", func() bool {
-		return !slices.ContainsFunc(below(g), func(pid int) bool { return strings.HasSuffix(rig.Cmdline(pid), "sleep 60") })
+		return !slices.ContainsFunc(below(g), func(pid int) bool { return strings.HasSuffix(rig.Cmdline(pid), "sleep 600") })
 	})
 }
 
