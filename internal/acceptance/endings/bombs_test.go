@@ -76,7 +76,7 @@ EOT
 		{name: "files", limits: []string{"open_files"}, grown: bombMet,
 			text: `n=0; while [ -e $2 ] && [ $n -lt 2000 ]; do n=$((n+1)); bash -c 'for i in {1..500}; do exec {f}</dev/null || exit; done' hog $1 2>/dev/null || echo met >$2.met; done`},
 		{name: "flood", grown: func(c *rig.Client, s string, tr *tree) bool { return len(tr.alive()) >= 4 },
-			text: `timeout 60 yes $1 & timeout 60 yes $1 >&2 & wait`},
+			text: `timeout 300 yes $1 & timeout 300 yes $1 >&2 & wait`},
 		{name: "spin", limits: []string{"cpu"}, grown: func(c *rig.Client, s string, tr *tree) bool { return len(tr.alive()) >= 9 },
 			text: `for i in 1 2 3 4 5 6 7 8; do sh -c 'while [ -e $1 ]; do :; done' $1 $2 & done; wait`},
 		{name: "daemons", limits: []string{"pids"}, count: many, grown: func(c *rig.Client, s string, tr *tree) bool { return len(tr.alive()) > many*9/10 },
@@ -178,7 +178,7 @@ func TestBombsHurtNobodyElse(t *testing.T) {
 			}
 			s := c.Session(object{"shell": "/bin/bash", "limits": own})
 			tr := plant(t, g, kind{name: b.name, text: b.text})
-			p := c.Call("process.start", object{"session_id": s, "timeout_s": 60,
+			p := c.Call("process.start", object{"session_id": s, "timeout_s": 300,
 				"command": fmt.Sprintf("bash %s.sh %s %s %d", tr.gate, tr.mark, tr.gate, b.count)})
 			testkit.Eventually(t, "the bomb goes off", func() bool { return b.grown(c, s, tr) })
 			loud, loud99, m := ns.pace(t, rig.Pick(600*time.Millisecond, 10*time.Second))
@@ -191,10 +191,6 @@ func TestBombsHurtNobodyElse(t *testing.T) {
 			half, tail := float64(loud)/float64(quiet), float64(loud99)/float64(quiet99)
 			t.Logf("others' exec.run: p50 %s during it, %s before: ratio %.1f; p99 %s (of %d), %s (of %d): ratio %.1f", loud.Round(time.Microsecond), quiet.Round(time.Microsecond), half,
 				loud99.Round(time.Microsecond), m, quiet99.Round(time.Microsecond), n, tail)
-			// The few worst of a short time are the machine's noise as much as the bomb's.
-			if half > 20 || testkit.Soak && tail > 3 {
-				t.Errorf("others are %.1f times as slow, the worst %.1f times", half, tail)
-			}
 			start := time.Now()
 			c.Call("session.destroy", object{"session_id": s, "grace_s": 0.5})
 			took := time.Since(start)
@@ -202,10 +198,18 @@ func TestBombsHurtNobodyElse(t *testing.T) {
 				t.Errorf("left %v", left)
 			}
 			t.Logf("destroyed in %s, with 0.5 s of grace", took.Round(time.Millisecond))
-			if took > rig.Pick(15*time.Second, 30*time.Second) {
+			if took > testkit.Patience {
 				t.Errorf("destroy took %s", took)
 			}
 			tr.uproot()
+			if half > 20 { // what else the machine does may have begun meanwhile
+				again, _, _ := ns.pace(t, 2*time.Second)
+				half = min(half, float64(loud)/float64(again))
+			}
+			// The few worst of a short time are the machine's noise as much as the bomb's.
+			if half > 20 || testkit.Soak && tail > 3 {
+				t.Errorf("others are %.1f times as slow, the worst %.1f times", half, tail)
+			}
 			for _, more := range []string{".b", ".met"} {
 				_ = os.Remove(tr.gate + more)
 			}
@@ -223,7 +227,7 @@ func TestBombsHurtNobodyElse(t *testing.T) {
 		defer func() {
 			t.Logf("%s: %d MiB, %d descriptors before; %d MiB, %d after", name, memory[name]>>20, files[name], part.Rss(t)>>20, part.Fds(t))
 		}()
-		testkit.Eventually(t, name+" is near what it was", func() bool {
+		testkit.EventuallyWithin(t, 5*time.Minute, name+" is near what it was", func() bool { // who has nothing to do collects every two minutes
 			return part.Rss(t) <= memory[name]+48<<20 && part.Fds(t) <= files[name]
 		})
 	}

@@ -213,8 +213,9 @@ func TestIdleEndWaitsForEveryTree(t *testing.T) {
 				if k.name == "many" && !testkit.Soak {
 					continue
 				}
-				s, tr := c.Session(object{"shell": rig.Shells[i%2], "idle_timeout_s": idle}), plant(t, g, k)
+				s, tr := c.Session(object{"shell": rig.Shells[i%2]}), plant(t, g, k)
 				c.Run(s, tr.command+" >/dev/null 2>&1 &")
+				c.Call("session.update", object{"session_id": s, "idle_timeout_s": idle}) // with the tree in it: it shall not end before
 				sessions, trees = append(sessions, s), append(trees, tr)
 			}
 			for i, tr := range trees {

@@ -159,12 +159,15 @@ func TestIdleSessionsHoldFewDescriptors(t *testing.T) {
 			most.keeper = base.keeper + 5*sessions + some
 			most.gateway = base.gateway + sessions + some
 			w := newSessionWork()
+			busy := 0
 			for i, s := range ids {
 				w.add(c, s, fmt.Sprint("work-", i), 1)
+				before := holding(t, g, cgroup).gateway
 				rig.Expect(t, c.Run(s, fmt.Sprintf("here=%d; echo $here", i)), 0, fmt.Sprintln(i), "")
+				busy = max(busy, before-base.gateway, holding(t, g, cgroup).gateway-base.gateway)
 			}
-			if busy := holding(t, g, cgroup); busy.gateway-base.gateway < 10*sessions {
-				t.Errorf("there is nothing to see: %+v, %+v", base, busy)
+			if busy < 2*10 { // of two at least: on a busy machine the first ones rest before the last ones work
+				t.Errorf("there is nothing to see: %+v, and %d more in the gateway", base, busy)
 			}
 			holds(t, g, "idle sessions hold little", cgroup, most)
 			w.readable(t, g)
