@@ -123,7 +123,7 @@ func Launch(tune func(*exec.Cmd), flags ...string) (*Server, error) {
 		"--state-dir", filepath.Join(dir, "state"), "--log-format", "json"}, flags...)...)
 	g.Cmd.Env = append(os.Environ(), "HOME="+g.Home, "TMPDIR="+tmp)
 	g.Cmd.Stderr = g.Book
-	g.Cmd.WaitDelay = 5 * time.Second // a process that still holds its stderr then is a leak, and Wait reports it
+	g.Cmd.WaitDelay = 20 * time.Second // for a gateway that ends what a killed keeper left; a process that still holds its stderr then is a leak, and Wait reports it
 	line, w, err := os.Pipe()
 	if err != nil {
 		return nil, err
