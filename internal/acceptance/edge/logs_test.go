@@ -45,6 +45,7 @@ func TestMetricsCountAScriptedRun(t *testing.T) {
 	want(2, "trl_sessions_created_total", `"ok"`)
 	want(1, "trl_sessions_created_total", `"MAX_SESSIONS_REACHED"`)
 
+	restored, stubborn := 0, 0 // shells, and commands that had to be killed
 	for _, s := range []string{bash, sh} {
 		c.Run(s, "true")
 		c.Run(s, "echo")
@@ -53,21 +54,29 @@ func TestMetricsCountAScriptedRun(t *testing.T) {
 		c.Run(s, "sh -c 'kill -9 $$'")                            // signaled, or failed with 137: what the shell tells
 		c.Run(s, rig.Sleeper(), object{"timeout_s": 0.1})         // timeout
 		c.Run(s, rig.Sleeper(), object{"no_output_timeout_s": 1}) // no_output
-		c.Run(s, "trap '' TERM; "+rig.Sleeper(), object{"timeout_s": 0.1, "kill_grace_s": 0.1})
+		begun, there := rig.UniqueFile(g, "begun")
+		for timeout := 0.1; !there() && timeout < 60; timeout *= 5 { // a longer one if the time was over before there was somebody to be killed
+			r := c.Run(s, "trap '' TERM; sh -c ': >"+begun+"; exec "+rig.Sleeper()+"'", object{"timeout_s": timeout, "kill_grace_s": 0.1})
+			if stubborn++; r.Yes("shell_restored") { // of a slow machine
+				restored++
+			}
+		}
 		if f := c.Try("exec.run", object{"session_id": s, "command": "echo", "working_dir": "/nowhere"}); f.OK { // error
 			t.Errorf("%+v", f)
 		}
 		c.Call("session.reset", object{"session_id": s}) // the trap goes
 	}
-	for outcome, n := range map[string]float64{"ok": 4, "shell_died": 2, "timeout": 4, "no_output": 2, "error": 2} {
+	for outcome, n := range map[string]float64{"ok": 4, "shell_died": 2, "timeout": float64(2 + stubborn), "no_output": 2, "error": 2} {
 		want(n, "trl_execs_total", `"`+outcome+`"`)
 	}
 	if n := g.Metric(t, "trl_execs_total", `"failed"`) + g.Metric(t, "trl_execs_total", `"signaled"`); n != 4 {
 		t.Errorf("%v failed or signaled, want 4", n)
 	}
-	want(2, "trl_kill_escalations_total")
+	if n := g.Metric(t, "trl_kill_escalations_total"); n < 2 || n > float64(stubborn) {
+		t.Errorf("%v escalations, want 2 to %d", n, stubborn)
+	}
 	want(0, "trl_kill_failed_total")
-	want(2, "trl_shell_restores_total")
+	want(float64(2+restored), "trl_shell_restores_total")
 
 	nap := rig.Sleeper()
 	running := c.Begin("exec.run", object{"session_id": bash, "command": nap})
@@ -109,8 +118,8 @@ func TestMetricsCountAScriptedRun(t *testing.T) {
 	mute := g.DialRaw(t, "")
 	_ = mute.Frame(0x81, []byte(`{"id":1,"method":"exec.stream","params":{"session_id":"`+sh+`","command":"yes"}}`))
 	testkit.Eventually(t, "it is dropped", func() bool { return g.Front().Metric(t, "trl_slow_clients_dropped_total") == 1 })
+	testkit.Eventually(t, "it is gone", func() bool { return g.Front().Metric(t, "trl_connections", `"websocket"`) == 1 })
 	want(1, "trl_connections_closed_total", `"slow"`)
-	want(1, "trl_connections", `"websocket"`)
 
 	// Requests beyond the 128 in flight.
 	first := c.Stream(bash, nap).Str("exec_id")
@@ -200,9 +209,20 @@ func TestEachFailureLeavesOneLogLine(t *testing.T) {
 			t.Errorf("%v", ends)
 		}
 		told := map[string]int{}
+		testkit.Eventually(t, "each is told", func() bool { // the log comes by another way than the answers
+			clear(told)
+			for _, o := range logLines(t, g) {
+				told[o.Str("exec")]++
+				told[o.Str("process")]++
+			}
+			for id := range outcomes {
+				if told[id] == 0 {
+					return false
+				}
+			}
+			return told[process] > 0
+		})
 		for _, o := range logLines(t, g) {
-			told[o.Str("exec")]++
-			told[o.Str("process")]++
 			if want, ok := outcomes[o.Str("exec")]; ok && (o.Str("outcome") != want || o.Str("session") != s || o.Num("duration_ms") < 0) {
 				t.Errorf("%v, want %s", o, want)
 			}

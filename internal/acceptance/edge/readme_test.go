@@ -43,7 +43,7 @@ func TestReadmeFirstBlock(t *testing.T) {
 	if len(want) < 5 {
 		t.Fatalf("the block promises only %q", want)
 	}
-	ctx, cancel := context.WithTimeout(t.Context(), 2*testkit.Patience) // it builds trl
+	ctx, cancel := context.WithTimeout(t.Context(), 5*testkit.Patience) // it builds trl
 	defer cancel()
 	sh := exec.CommandContext(ctx, "bash", "-c", "trap 'kill %1; wait' EXIT\n"+block)
 	sh.Cancel = func() error { return sh.Process.Signal(syscall.SIGTERM) } // the trap ends the gateway
@@ -130,13 +130,14 @@ func TestHTTPPage(t *testing.T) {
 	}
 	g, token := gatewayWithToken(t)
 	port := testkit.Port(t)
-	for from, to := range map[string]string{"127.0.0.1:7681": g.Addr, "3000": strconv.Itoa(port), "$(cat ~/.local/state/trl/operator-token)": token} {
+	// Between two pieces of output is so much time that no pause of the gateway makes one of them.
+	for from, to := range map[string]string{"127.0.0.1:7681": g.Addr, "3000": strconv.Itoa(port), "echo $i; sleep 0.1": "echo $i; sleep 3", "$(cat ~/.local/state/trl/operator-token)": token} {
 		if !strings.Contains(script, from) {
 			t.Errorf("the page has no %q", from)
 		}
 		script = strings.ReplaceAll(script, from, to)
 	}
-	ctx, cancel := context.WithTimeout(t.Context(), 2*testkit.Patience)
+	ctx, cancel := context.WithTimeout(t.Context(), 5*testkit.Patience)
 	defer cancel()
 	sh := exec.CommandContext(ctx, "bash", "-c", script)
 	sh.Dir, sh.WaitDelay = t.TempDir(), rig.EndWithin
