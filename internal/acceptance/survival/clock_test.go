@@ -97,7 +97,7 @@ func TestSettingTheClockEndsNobody(t *testing.T) {
 			up := filepath.Join(g.Home, "up")
 			deaf := c.Stream(s(), "sh -c \"trap '' TERM; : >"+up+"; while :; do sleep 0.1; done\"", object{"timeout_s": 600}).Str("exec_id")
 			testkit.Eventually(t, "it runs", func() bool { _, err := os.Stat(up); return err == nil })
-			c.Begin("exec.cancel", object{"exec_id": deaf, "kill_grace_s": 50})
+			c.Begin("exec.cancel", object{"exec_id": deaf, "kill_grace_s": 500})
 			testkit.Eventually(t, "the others run", func() bool {
 				return len(c.Call("process.list", object{"session_id": other}).Objs("processes")) == 1
 			})

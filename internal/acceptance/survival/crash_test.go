@@ -117,7 +117,7 @@ func TestNothingIsLostWhenTheGatewayIsKilled(t *testing.T) {
 		p.Close()
 	}
 
-	ctx, cancel := context.WithTimeout(context.Background(), rig.Pick(4*time.Minute, 30*time.Minute))
+	ctx, cancel := context.WithTimeout(context.Background(), rig.Pick(8*time.Minute, 30*time.Minute))
 	defer cancel()
 	killing, stop := context.WithCancel(ctx)
 	defer stop()

@@ -170,7 +170,7 @@ func TestKillsDuringBurstsLoseNothing(t *testing.T) {
 	before := g.Counts(t, cgroup)
 	c.Close()
 
-	ctx, cancel := context.WithTimeout(context.Background(), rig.Pick(time.Minute, 10*time.Minute))
+	ctx, cancel := context.WithTimeout(context.Background(), rig.Pick(5*time.Minute, 10*time.Minute))
 	defer cancel()
 	killing, stop := context.WithCancel(ctx)
 	defer stop()
@@ -215,6 +215,7 @@ func TestKillsDuringBurstsLoseNothing(t *testing.T) {
 						return nil, false
 					}
 				}
+				t.Errorf("worker %d: %s %v: no answer", i, method, params)
 				return nil, false
 			}
 			for k := 0; killing.Err() == nil && k < rig.Pick(30, 60); k++ {

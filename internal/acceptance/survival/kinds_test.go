@@ -296,10 +296,13 @@ var works = map[string]func(w *worker, k int){
 		want("its file is missing", os.IsNotExist(err), true)
 	},
 	"silent": func(w *worker, k int) {
-		r := w.sure("exec.run", rig.With(w.key(k), object{"command": "echo a; " + rig.Sleeper(), "no_output_timeout_s": 0.1}))
+		said := fmt.Sprintf("%s.%d", w.path(), k)
+		r := w.sure("exec.run", rig.With(w.key(k), object{"command": "echo a; >" + said + "; " + rig.Sleeper(), "no_output_timeout_s": 0.1}))
 		want(fmt.Sprint("timed out in ", r), r.Yes("timed_out"), true)
 		want("timeout_kind", r.Str("timeout_kind"), "no_output")
-		want("stdout", r.Stdout(), "a\n")
+		if _, err := os.Stat(said); err == nil || r.Stdout() != "" { // a shell that stands still for so long has said nothing
+			want("stdout", r.Stdout(), "a\n")
+		}
 	},
 	"renamed": func(w *worker, k int) {
 		name := fmt.Sprint(w.name, "-", k)

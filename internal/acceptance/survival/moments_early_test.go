@@ -48,7 +48,7 @@ func TestCrashBeforeTheLineIsRead(t *testing.T) {
 	}
 	c = g.Dial(t)
 	for _, r := range runs {
-		rig.Expect(t, c.Call("exec.wait", object{"exec_id": r.exec, "timeout_s": 30}), 0, r.want, "")
+		rig.Expect(t, c.Call("exec.wait", object{"exec_id": r.exec, "timeout_s": 60}), 0, r.want, "")
 	}
 }
 
@@ -205,7 +205,7 @@ func TestCrashAfterALongLife(t *testing.T) {
 			c.Run(s, "(sleep 0.1; echo late) & echo left") // it holds the pipes, and lets go
 			p := c.Call("process.start", object{"session_id": s, "command": "cat; echo process", "stdin": "open"}).Str("process_id")
 			c.Call("process.input", object{"process_id": p, "data": "x\n", "eof": true})
-			c.Call("process.wait", object{"process_id": p, "until": object{"exit": true}, "timeout_s": 30})
+			c.Call("process.wait", object{"process_id": p, "until": object{"exit": true}, "timeout_s": 60})
 			c.Run(s, "kill -9 $$")
 			for range 5 {
 				c.Run(s, "echo more")
@@ -216,7 +216,7 @@ func TestCrashAfterALongLife(t *testing.T) {
 		c = g.Dial(t)
 		for sh, l := range lives {
 			c.Call("exec.input", object{"exec_id": l.exec, "data": "on\n", "eof": true})
-			if out := c.Call("exec.wait", object{"exec_id": l.exec, "timeout_s": 30}).Stdout(); out != "went on "+sh+"\n" {
+			if out := c.Call("exec.wait", object{"exec_id": l.exec, "timeout_s": 60}).Stdout(); out != "went on "+sh+"\n" {
 				t.Errorf("round %d, %s: %q", round, sh, out)
 			}
 		}

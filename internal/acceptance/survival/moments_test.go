@@ -166,16 +166,20 @@ func TestNextGatewayKnowsWhyACommandEnded(t *testing.T) {
 				}
 				name := filepath.Join(g.Home, filepath.Base(path)+why)
 				q := object{"session_id": s, "command": fmt.Sprintf("sh -c 'trap \"echo >%[1]s.told\" TERM; echo >%[1]s.ready; until [ -e %[1]s.go ]; do sleep 0.01; done'", name), "kill_grace_s": 60}
-				if why == "timed_out" {
-					q["timeout_s"] = 1
-				}
-				x := c.Call("exec.stream", q).Str("exec_id")
 				there := func(end string) func() bool {
 					return func() bool { _, err := os.Stat(name + end); return err == nil }
 				}
+				var x string
 				if why == "cancelled" {
+					x = c.Call("exec.stream", q).Str("exec_id")
 					testkit.Eventually(t, "it has its trap", there(".ready"))
 					c.Begin("exec.cancel", object{"exec_id": x})
+				}
+				for timeout := 1; why == "timed_out" && timeout < 60 && !there(".told")(); timeout *= 5 { // a longer one if the trap came too late
+					x = c.Call("exec.stream", rig.With(q, object{"timeout_s": timeout})).Str("exec_id")
+					testkit.Eventually(t, "its time is over", func() bool {
+						return there(".told")() || !c.Call("exec.wait", object{"exec_id": x, "timeout_s": 0.1}).Yes("running")
+					})
 				}
 				testkit.Eventually(t, "it was told to end", there(".told"))
 				g.Freeze(t)
@@ -205,7 +209,14 @@ func TestProcessTimeoutIsKeptByTheNextGateway(t *testing.T) {
 	c := g.Dial(t)
 	s, name := c.Session(), filepath.Join(g.Home, "time")
 	there := func() bool { _, err := os.Stat(name + ".told"); return err == nil }
-	p := c.Call("process.start", object{"session_id": s, "timeout_s": 1, "command": fmt.Sprintf("trap 'echo >%[1]s.told' TERM; until [ -e %[1]s.go ]; do sleep 0.01; done; exit 3", name)})
+	command := fmt.Sprintf("trap 'echo >%[1]s.told' TERM; until [ -e %[1]s.go ]; do sleep 0.01; done; exit 3", name)
+	var p object
+	for timeout := 1; timeout < 60 && !there(); timeout *= 5 { // a longer one if the trap came too late
+		p = c.Call("process.start", object{"session_id": s, "timeout_s": timeout, "command": command})
+		testkit.Eventually(t, "its time is over", func() bool {
+			return there() || c.Call("process.info", object{"process_id": p.Str("process_id")}).Str("state") == "exited"
+		})
+	}
 	testkit.Eventually(t, "it was told to end", there)
 	g.Freeze(t)
 	if err := os.WriteFile(name+".go", nil, 0o600); err != nil {

@@ -4,6 +4,7 @@ import (
 	"flag"
 	"fmt"
 	"maps"
+	"os"
 	"path/filepath"
 	"slices"
 	"strconv"
@@ -14,6 +15,7 @@ import (
 
 	"trl/internal/rig"
 	"trl/internal/testkit"
+	"trl/runtime/dialect"
 
 	"pgregory.net/rapid"
 )
@@ -326,8 +328,9 @@ func TestShellAndGatewayDieAtRest(t *testing.T) {
 	rig.InShells(t, "", func(t *testing.T, sh string) {
 		c := g.Dial(t)
 		s := c.Session(object{"shell": sh})
-		rig.Expect(t, c.Run(s, "X=1; cd /usr"), 0, "", "")
-		time.Sleep(500 * time.Millisecond) // ten times what is a rest
+		x := rig.Unique("rest")
+		rig.Expect(t, c.Run(s, "X="+x+"; cd /usr"), 0, "", "")
+		testkit.Eventually(t, "the state is written down", func() bool { return inSnapshot(g, x) })
 		pid := c.Info(s).Num("pid")
 		old := g.GatewayPid()
 		for _, victim := range []int{pid, old} {
@@ -338,10 +341,28 @@ func TestShellAndGatewayDieAtRest(t *testing.T) {
 		testkit.Eventually(t, "another gateway", func() bool { now := g.GatewayPid(); return now > 0 && now != old })
 		c = g.Redial(t)
 		r := c.Run(s, "echo $X; pwd")
-		if !r.Yes("shell_restored") || r.Has("state_lost") || r.Stdout() != "1\n/usr\n" {
+		if !r.Yes("shell_restored") || r.Has("state_lost") || r.Stdout() != x+"\n/usr\n" {
 			t.Errorf("%v", r)
 		}
 		c.Call("session.destroy", object{"session_id": s, "force": true})
+	})
+}
+
+// inSnapshot tells whether a complete snapshot of a shell, in the files that the keeper holds, has this text.
+func inSnapshot(g *rig.Server, text string) bool {
+	files, _ := filepath.Glob(fmt.Sprintf("/proc/%d/fd/*", g.Pid))
+	return slices.ContainsFunc(files, func(file string) bool {
+		to, _ := os.Readlink(file)
+		if at, err := os.Stat(file); err != nil || at.Size() > 1<<20 || !strings.HasPrefix(to, "/memfd:") { // the logs of streams are sparse, and huge
+			return false
+		}
+		b, _ := os.ReadFile(file)
+		at := strings.LastIndex(string(b), dialect.EndMark+" ")
+		if at < 0 || !strings.HasSuffix(string(b), "\n") || !strings.Contains(string(b), text) {
+			return false
+		}
+		_, err := strconv.Atoi(strings.TrimSpace(string(b[at+len(dialect.EndMark):]))) // else it is the beginning of a section
+		return err == nil
 	})
 }
 

@@ -217,7 +217,7 @@ func TestWorksWhileGatewaysDie(t *testing.T) {
 	g := rig.Gateway(t, "--max-sessions", "100", "--retention", "20s")
 	cgroup, before := measured(t, g)
 	worked(t, g, cgroup, before, plan{
-		shells: rig.Shells, kills: rig.Pick(10, 80), upgrades: 2, within: rig.Pick(4*time.Minute, 30*time.Minute),
+		shells: rig.Shells, kills: rig.Pick(10, 80), upgrades: 2, within: rig.Pick(8*time.Minute, 30*time.Minute),
 		pace: func() time.Duration { return time.Duration(100+rand.IntN(900)) * time.Millisecond },
 	})
 	if rig.Pick(true, false) {
