@@ -240,8 +240,9 @@ func TestNamesOfDeadNodesAreFree(t *testing.T) {
 	all := three(t, natsrig.Start(t, 1), withShortLease)
 	n1, n2 := all[0], all[1]
 	n1.wins("a", "s1")
+	closing := time.Now()
 	n1.Close()
-	if got := n2.claims("a", "s2"); got != "s1" && n2.knows("n1") { // a busy machine may be late
+	if got := n2.claims("a", "s2"); got != "s1" && (n2.knows("n1") || time.Since(closing) < time.Second) { // a busy machine may be late
 		t.Errorf("before the lease has run out: %s", got)
 	}
 	n2.forgets("n1")

@@ -564,7 +564,7 @@ func serving(t testing.TB, isolation string, write ...string) (*client.Client, *
 func TestDeadKeeperFailsEveryCall(t *testing.T) {
 	c, a := serving(t, "none")
 	scope := openCell(c, "s-1")
-	k, err := scope.Spawn(run("/bin/sleep", "3"))
+	k, err := scope.Spawn(run("/bin/sleep", "20")) // ends by itself
 	if err != nil {
 		t.Fatal(err)
 	}
