@@ -22,7 +22,7 @@ import (
 )
 
 // patience bounds a step that makes no progress.
-const patience = 90 * time.Second
+const patience = 150 * time.Second
 
 // step is one step of a scenario.
 type step map[string]any

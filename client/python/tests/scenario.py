@@ -17,7 +17,7 @@ import trl_client
 from trl_client import aio
 from trl_client.events import Completed, Exited, Gap, Output, Stderr, Stdout
 
-DEADLINE = 60.0
+DEADLINE = 150.0
 
 
 class Rig:

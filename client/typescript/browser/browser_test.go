@@ -21,7 +21,7 @@ import (
 func TestMain(m *testing.M) { os.Exit(testkit.Suite{M: m}.Run()) }
 
 // patience bounds a scenario; the longest takes 15 s on an idle machine.
-const patience = 3 * time.Minute
+const patience = 5 * time.Minute
 
 // notHere are the scenarios that a page cannot pass.
 var notHere = map[string]string{

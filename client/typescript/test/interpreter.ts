@@ -15,7 +15,7 @@ type Step = Record<string, unknown> & { do: string };
 type Values = Record<string, unknown>;
 
 /** How long a step may take. */
-const patience = 60_000;
+const patience = 150_000;
 
 export async function runScenario(scenario: Scenario, gateway: Gateway): Promise<void> {
   const run = new Run(gateway);
