@@ -5,6 +5,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"testing"
 	"time"
 
@@ -91,12 +92,16 @@ func moveAndDieEverywhere(t *testing.T, newDies bool) {
 		x++
 		run := object{"session": "far", "command": "N=$((N+1)); echo $N", "request_key": fmt.Sprint("k", x)}
 		mover := gate.Dial(t) // may end with the link to a gateway that dies
-		mover.Begin("session.move", object{"session_id": s, "node": to})
+		move := mover.Begin("session.move", object{"session_id": s, "node": to})
 		mover.Begin("exec.run", run)
 		tried("exec.run", run, always)
 		if f.Data.Stdout() != fmt.Sprintln(x) {
 			t.Fatalf("at point %d: %q, want %d; %+v", point, f.Data.Stdout(), x, f.Error)
 		}
+		testkit.Eventually(t, "the move is over, or a gateway has died", func() bool { // it may begin late
+			pid := dies.GatewayPid()
+			return pid > 0 && pid != was || isOver(mover, move)
+		})
 		_ = os.Remove(dies.arm) // else what follows were killed
 		died := dies.Serving(t) != was
 		if !died { // it still counts
@@ -125,4 +130,11 @@ func moveAndDieEverywhere(t *testing.T, newDies bool) {
 			t.Fatalf("after a death at point %d: %v", point, all)
 		}
 	}
+}
+
+// isOver reports whether a request was answered, or its connection has ended.
+func isOver(c *rig.Client, id int) bool {
+	c.Mu.Lock()
+	defer c.Mu.Unlock()
+	return c.Err != nil || slices.ContainsFunc(c.Came, func(f *rig.Frame) bool { return f.Event == "" && f.ID == float64(id) })
 }
