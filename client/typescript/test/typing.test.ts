@@ -34,10 +34,13 @@ class Sent {
         super(url, [...protocols, ...all.filter((name) => !name.startsWith("trl.v1"))]);
       }
       private readonly attaches = new Set<unknown>();
+      private held = false; // an answer to an attach waits
       override set onmessage(receive: (message: MessageEvent) => void) {
         super.onmessage = (message: MessageEvent) => {
           const { late } = sent;
-          if (late && typeof message.data === "string" && this.attaches.has((JSON.parse(message.data) as { id?: number }).id)) void late.then(() => receive(message));
+          const id = typeof message.data === "string" ? (JSON.parse(message.data) as { id?: number }).id : undefined;
+          if (this.attaches.has(id)) this.held = true;
+          if (late && this.held && (id === undefined || this.attaches.has(id))) void late.then(() => receive(message)); // and the output behind it
           else receive(message);
         };
       }
