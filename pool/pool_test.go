@@ -616,6 +616,7 @@ func TestWarmShellsMakeRoom(t *testing.T) {
 			t.Fatal(err)
 		}
 		want(t, s, "echo ok", "ok\n")
+		testkit.Eventually(t, "as many shells are warm as there is room for", func() bool { return p.Stats().WarmShells == 2-len(p.all()) }) // and none is being started
 	}
 	_, err = p.Create(t.Context(), me, &protocol.SessionCreate{Shell: "/bin/bash"})
 	testkit.WantCode(t, err, protocol.LimitExceeded)
