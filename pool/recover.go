@@ -179,13 +179,14 @@ func (p *Pool) addRecovered(s *Session, m *recovered) {
 	defer p.mu.Unlock()
 	p.addIDsLocked(s)
 	ref := nameRef{s.owner, s.name}
-	if mv := s.away.Load(); mv != nil && mv.IsTold() {
+	mv := s.away.Load()
+	if mv != nil && mv.IsTold() {
 		ref.name = "" // the other node's session has it
 	}
 	if other := p.names[ref]; ref.name != "" && (other == nil || other.closed && (m.Over == nil || other.created.Before(s.created))) {
 		p.names[ref] = s
 	}
-	if s.key.Key != "" {
+	if s.key.Key != "" && (mv == nil || !mv.Arriving) { // else Keep does it, and after Drop the other node has the session
 		p.requestKeys.Restore(s.owner, requestkey.New(requestkey.Ref{Owner: s.owner, Key: s.key.Key}, s.key.Params), s, m.Session.Uptime.Time(s.created))
 	}
 	for _, x := range m.Shares {

@@ -26,6 +26,11 @@ func TestMovesSurviveTheDeathOfGateways(t *testing.T) {
 	first := c.Run(s, "cd /usr; X=0; seq 10000")
 	tried := func(method string, params object) *rig.Frame { // again until its node can be reached, through the gate
 		var f *rig.Frame
+		defer func() {
+			if t.Failed() {
+				t.Logf("%s %v: %+v", method, params, f.Error)
+			}
+		}()
 		testkit.Eventually(t, method, func() bool {
 			f = gate.Dial(t).Try(method, params)
 			return f.Code() != "NODE_UNREACHABLE"

@@ -56,7 +56,8 @@ func moveAndDieEverywhere(t *testing.T, newDies bool) {
 		nodes[name] = node
 	}
 	sees(t, gate, "one", "two")
-	s := gate.Dial(t).Call("session.create", object{"name": "far", "node": "one"}).Str("session_id")
+	create := object{"name": "far", "node": "one", "request_key": "k"}
+	s := gate.Dial(t).Call("session.create", create).Str("session_id")
 	again := rig.Again{G: gate}
 	var f rig.Frame
 	tried := func(method string, params object, done func() bool) { // until its answer is final
@@ -108,6 +109,9 @@ func moveAndDieEverywhere(t *testing.T, newDies bool) {
 			dies.KillGateway(t)
 		}
 		dies.since = time.Now()
+		if tried("session.create", create, always); f.Data.Str("session_id") != s {
+			t.Fatalf("after a death at point %d the same request made %v; %+v", point, f.Data, f.Error)
+		}
 		if !died && where() == to {
 			t.Logf("%d points, %d moves", point-1, moved)
 			return
