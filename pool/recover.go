@@ -178,8 +178,7 @@ func (p *Pool) addRecovered(s *Session, m *recovered) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.addIDsLocked(s)
-	ref := nameRef{s.owner, s.name}
-	mv := s.away.Load()
+	ref, mv := nameRef{s.owner, s.name}, s.away.Load()
 	if mv != nil && mv.IsTold() {
 		ref.name = "" // the other node's session has it
 	}
