@@ -155,6 +155,9 @@ func treeOf(root int) usage { return processTable().usage([]int{root}) }
 // gatewayOf is the gateway below a keeper: the child that runs the same program. With --single-process both are one.
 func gatewayOf(keeper int) int {
 	own := program(keeper)
+	if own == "" {
+		panic(fmt.Sprintf("the keeper, process %d, is gone", keeper))
+	}
 	for _, pid := range descendants(keeper)[1:] {
 		if program(pid) == own {
 			return pid
