@@ -1,7 +1,6 @@
 package edge
 
 import (
-	"bytes"
 	"context"
 	"fmt"
 	"net"
@@ -268,36 +267,6 @@ func seriesOf(t testing.TB, g *rig.Server, name string) (lines string) {
 	return lines
 }
 
-// holdVar makes this binary a program that has the lock of the pipe it names for as long as it lives: splice(2) from a socket into the pipe
-// keeps it while the socket is silent, and every call on the pipe waits for that. Words come every 3 s, more than the pipe takes, so that there is something in it.
-const holdVar = "TRL_ACCEPTANCE_HOLD"
-
-func init() {
-	pipe := os.Getenv(holdVar)
-	if pipe == "" {
-		return
-	}
-	fd, err := unix.Open(pipe, unix.O_WRONLY|unix.O_CLOEXEC, 0)
-	if err != nil {
-		panic(err)
-	}
-	s, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_STREAM, 0)
-	if err != nil {
-		panic(err)
-	}
-	time.AfterFunc(time.Minute, func() { os.Exit(0) }) // if nobody ends it
-	go func() {                                        // until the process ends
-		words := bytes.Repeat([]byte("held\n"), 40_000)
-		for {
-			_, _ = unix.Write(s[1], words)
-			time.Sleep(3 * time.Second)
-		}
-	}()
-	for {
-		_, _ = unix.Splice(s[0], nil, fd, nil, 1<<16, 0)
-	}
-}
-
 // TestProgramThatBlocksItsPipesHoldsUpNobody: a program that holds our calls on its pipes up, as pv and what copies from a socket to stdout do at times, holds up nobody
 // else, ends when it is to, and keeps no gateway from its end.
 func TestProgramThatBlocksItsPipesHoldsUpNobody(t *testing.T) {
@@ -314,7 +283,7 @@ func TestProgramThatBlocksItsPipesHoldsUpNobody(t *testing.T) {
 					return strings.HasPrefix(rest, "D")
 				})
 			}
-			hold := holdVar + "=/proc/self/fd/1 " + os.Args[0]
+			hold := testkit.TestBinary + " awkward hold-full /proc/self/fd/1"
 			c, other := g.Dial(t), g.Dial(t)
 			id, third := c.Session(), other.Session()
 			c.Run(id, "X=kept")

@@ -5,8 +5,12 @@ import (
 
 	"trl/internal/natsrig"
 	"trl/internal/rig"
+	"trl/internal/testkit"
 )
 
-func TestMain(m *testing.M) { natsrig.Main(m) }
+func TestMain(m *testing.M) {
+	testkit.ActAwkward(nil)
+	natsrig.Main(m)
+}
 
 type object = rig.Object
