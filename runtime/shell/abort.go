@@ -5,6 +5,7 @@ import (
 	"syscall"
 	"time"
 
+	"trl/runtime/escalate"
 	"trl/runtime/procfs"
 	"trl/runtime/snapshot"
 )
@@ -23,43 +24,10 @@ type abort struct {
 	deadline     time.Time
 	unreadUntil  time.Time // the shell may take until then to read the command's line
 	hasAbortTrap bool      // the shell may have a trap for the abort signal
-	signalled    signalled
+	signalled    escalate.Signalled
 	next         time.Time
 	kill         bool
 	steps        int
-}
-
-// signalled says how each process got an abort's signal. A process between its fork and its exec may lose the signal, because it still
-// ignores or catches what its shell does: it gets the signal again after the exec. A subshell, which never calls exec, gets it once.
-type signalled map[int]delivery
-
-type delivery int
-
-const (
-	notSent        delivery = iota
-	sentIgnored             // the process ignored it
-	sentBeforeExec          // the process had called no exec
-	delivered
-)
-
-// due returns those of pids that are to get sig now, and records that they get it.
-func (s signalled) due(sig syscall.Signal, pids []int) (due []int) {
-	for _, pid := range pids {
-		p, _ := procfs.Read(pid)
-		if s[pid] == delivered || s[pid] == sentBeforeExec && p.BeforeExec {
-			continue
-		}
-		switch {
-		case procfs.Ignores(pid, sig):
-			s[pid] = sentIgnored
-		case p.BeforeExec:
-			s[pid] = sentBeforeExec
-		default:
-			s[pid] = delivered
-		}
-		due = append(due, pid)
-	}
-	return due
 }
 
 // timeOut starts the abort of a command whose time limit is over.
@@ -83,7 +51,7 @@ func (r *run) applyCancel(c *cancelRequest, now time.Time) {
 
 // startAbort starts the abort: the scope's processes get sig, and the shell gets the abort signal.
 func (r *run) startAbort(sig syscall.Signal, grace time.Duration, now time.Time) {
-	r.abort = &abort{sig: sig, deadline: now.Add(grace), unreadUntil: now.Add(max(grace, abortTimeout)), signalled: signalled{}, next: now, hasAbortTrap: r.hasAbortTrap()}
+	r.abort = &abort{sig: sig, deadline: now.Add(grace), unreadUntil: now.Add(max(grace, abortTimeout)), signalled: escalate.Signalled{}, next: now, hasAbortTrap: r.hasAbortTrap()}
 	if !r.resendAt.IsZero() {
 		r.resend()
 	}
@@ -144,7 +112,7 @@ func (r *run) stepAbort(now time.Time) {
 		e.steps = 1
 	}
 	others := r.membersExceptShell()
-	fresh := slices.ContainsFunc(others, func(pid int) bool { return e.signalled[pid] < sentBeforeExec })
+	fresh := slices.ContainsFunc(others, func(pid int) bool { return !e.signalled.Got(pid) })
 	// The shell gets its signal first. Otherwise it would go on with its command list as soon as the process that it waits
 	// for is dead.
 	switch {
@@ -153,7 +121,7 @@ func (r *run) stepAbort(now time.Time) {
 	}
 	switch {
 	case !e.kill:
-		if due := e.signalled.due(e.sig, others); len(due) > 0 {
+		if due := e.signalled.Due(e.sig, others); len(due) > 0 {
 			r.scope.SignalSome(e.sig, due...)
 		}
 	case len(others) > 0:

@@ -6,6 +6,7 @@ import (
 	"syscall"
 	"time"
 
+	"trl/runtime/escalate"
 	"trl/runtime/own"
 	"trl/runtime/procfs"
 	"trl/runtime/stream"
@@ -93,7 +94,7 @@ func (c *Command) watchdogLoop(g *watchdog) {
 	var (
 		call  = c.pipeCalls.Count()
 		since time.Time // about when the call began that is blocked; zero: none is
-		e     = abort{signalled: signalled{}}
+		e     = abort{signalled: escalate.Signalled{}}
 	)
 	for {
 		select {
@@ -189,7 +190,7 @@ func (c *Command) watchdogAct(e *abort, now, since time.Time) {
 		t.shell.b.Metrics.KillEscalations.Inc()
 	}
 	if !e.kill {
-		if due := e.signalled.due(e.sig, t.scope.MembersExcept(shell)); len(due) > 0 {
+		if due := e.signalled.Due(e.sig, t.scope.MembersExcept(shell)); len(due) > 0 {
 			t.scope.SignalSome(e.sig, due...)
 		}
 		return
