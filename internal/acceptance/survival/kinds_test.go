@@ -79,7 +79,7 @@ var works = map[string]func(w *worker, k int){
 				time.Sleep(time.Millisecond)
 			}
 		}
-		w.sure("exec.cancel", object{"exec_id": x})
+		w.sure("exec.cancel", object{"exec_id": x, "kill_grace_s": 60}) // a shell that has no processor for long must not be killed
 		r := w.sure("exec.wait", object{"exec_id": x, "timeout_s": 60})
 		if r.Yes("running") || !r.Yes("cancelled") || r.Num("exit_code") != 143 {
 			panic(fmt.Errorf("cancelled: %v", r))
