@@ -288,7 +288,7 @@ func (p *Pool) register(who string, q *protocol.SessionCreate) (s *Session, star
 		return nil, nil, err
 	}
 	bounds := places.BoundsFor(who, p.config.Load(), p.isExempt, p.claims)
-	ws, id := p.warm.Take(t.Shell), ""
+	ws, id := p.warm.Take(warm.KindOf(&t, q.Terminal)), ""
 	if ws != nil {
 		id = ws.ID
 	} else {

@@ -393,6 +393,75 @@ func TestWarmShellsOfTheKindsThatAreAskedFor(t *testing.T) {
 	ready("/bin/sh", "/bin/sh")
 }
 
+// Who begins sessions with a terminal finds it started, and who does not has no more processes than before.
+func TestWarmTerminalsAreLearned(t *testing.T) {
+	r := newRig(t, Config{WarmShells: 2, MaxSessions: 100, DefaultShell: "/bin/bash"})
+	ready := func(terminals int) (found []*warm.Shell) {
+		t.Helper()
+		testkit.Eventually(t, fmt.Sprint("two shells are ready, with a terminal: ", terminals), func() bool {
+			found = r.warm.Ready()
+			n := 0
+			for _, ws := range found {
+				if ws.Terminal {
+					n++
+				}
+			}
+			return len(found) == 2 && n == terminals
+		})
+		return found
+	}
+	open := func(q protocol.SessionCreate) (*Session, *Terminal) {
+		t.Helper()
+		s, x, _, err := r.CreateOrFind(t.Context(), me, &q)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return s, x
+	}
+	processes := func(id string) (n int) {
+		names, err := filepath.Glob("/proc/[0-9]*/environ")
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, name := range names {
+			if env, _ := os.ReadFile(name); strings.Contains(string(env), "TRL_SESSION_ID="+id) {
+				n++
+			}
+		}
+		return n
+	}
+	terminal := &protocol.FirstTerminal{Cols: 100, Rows: 30}
+	ready(0)
+	open(protocol.SessionCreate{Terminal: terminal})
+	ready(1)
+	for range 3 { // of the kind that is asked for, if there is one
+		all := r.warm.Ready()
+		with := all[slices.IndexFunc(all, func(ws *warm.Shell) bool { return ws.Terminal })].ID
+		if s, _ := open(protocol.SessionCreate{Terminal: terminal}); s.ID() != with {
+			t.Errorf("session %s, and %s had a terminal", s.ID(), with)
+		}
+		ready(2)
+	}
+	for _, c := range []struct {
+		q         protocol.SessionCreate
+		processes int
+	}{
+		{protocol.SessionCreate{}, 1},
+		{protocol.SessionCreate{Env: protocol.Env{"V": of("v")}, Terminal: terminal}, 2},
+		{protocol.SessionCreate{Terminal: &protocol.FirstTerminal{Cols: 80, Rows: 24, Command: "exec sleep 1000"}}, 2},
+	} {
+		id := ready(2)[0].ID
+		s, _ := open(c.q)
+		if s.ID() != id {
+			t.Errorf("%+v: not a warm one", c.q)
+		}
+		testkit.Eventually(t, "the warm terminal is gone", func() bool { return processes(id) == c.processes })
+		for range 2 {
+			open(protocol.SessionCreate{Terminal: terminal})
+		}
+	}
+}
+
 func TestWarmShells(t *testing.T) {
 	r := newRig(t, Config{WarmShells: 3, DefaultDir: "/usr", MaxSessions: 100})
 	testkit.Eventually(t, "three warm ones", func() bool { return len(r.warm.Ready()) == 3 })

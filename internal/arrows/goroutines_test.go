@@ -51,6 +51,7 @@ var goroutines = map[string][]string{
 	"Process.watchCopy":           {"process"},
 	"Shell.addTerminal":           {"terminal"},
 	"Adoption.KillUnrecorded":     short,
+	"Warm.End":                    short,
 	"Concurrently":                short,
 	// pool
 	"Pool.Start":             {"warmer", "recovery"},

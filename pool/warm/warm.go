@@ -13,6 +13,7 @@ import (
 	"trl/pool/shells"
 	"trl/pool/spec"
 	"trl/pool/token"
+	"trl/protocol"
 	"trl/runtime/shell"
 )
 
@@ -24,11 +25,23 @@ const (
 	refillRetry = time.Second
 )
 
+// Kind is what a session can be given in advance.
+type Kind struct {
+	Path     string // of the shell
+	Terminal bool   // also a terminal with a shell of that kind, which is warm, too
+}
+
+// KindOf returns the kind that suits a session that begins with this terminal (nil: with none). A warm terminal has no variables and no limits of its own.
+func KindOf(t *spec.Spec, first *protocol.FirstTerminal) Kind {
+	plain := len(t.Env) == 0 && t.Limits == (protocol.Limits{})
+	return Kind{t.Shell, plain && first != nil && first.Command == "" && first.WorkingDir == "" && len(first.Env) == 0}
+}
+
 // Shell is a shell that waits for its session. It has the session's id in its environment.
 type Shell struct {
 	*shell.Shell
+	Kind
 	ID    string
-	Path  string        // its kind
 	taken chan struct{} // closed when it has left Shells
 }
 
@@ -78,7 +91,7 @@ type Shells struct {
 	shells    []*Shell  // ready, oldest first
 	opening   string    // the id of the shell that is being started
 	taken     []*Shell  // given out by Take, and not settled yet
-	asked     []string  // the kinds of the last sessions, the newest first; as many as there shall be shells
+	asked     []Kind    // the kinds of the last sessions, the newest first; as many as there shall be shells
 	size      int       // how many shells there shall be, as Want said last
 	takenAt   time.Time // when a shell was last asked for
 	evictedAt time.Time // when a shell last had to make room
@@ -105,9 +118,9 @@ func (w *Shells) Run() {
 		case <-timer.C:
 		}
 		n, path, err := w.Want()
-		next, wait := w.due(n, path)
+		next, wait := w.due(n, Kind{Path: path})
 		if wait <= 0 && err == nil {
-			w.endSurplus(n, path)
+			w.endSurplus(n, Kind{Path: path})
 		}
 		if wait < 0 {
 			continue // there are enough: Take wakes us
@@ -118,7 +131,7 @@ func (w *Shells) Run() {
 			}
 			if err != nil {
 				w.Log.Warn().Err(err).Msg("warm shell not started")
-				w.forget(next)
+				w.forget(next.Path)
 				wait = refillRetry
 			}
 		}
@@ -127,20 +140,20 @@ func (w *Shells) Run() {
 }
 
 // due returns of which kind the next shell shall be, and how long to wait before it is started; the time is negative if there are enough.
-func (w *Shells) due(n int, usual string) (next string, wait time.Duration) {
+func (w *Shells) due(n int, usual Kind) (next Kind, wait time.Duration) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	w.size = n
 	w.asked = w.asked[:min(n, len(w.asked))]
 	missing, _ := w.compareLocked(n, usual)
 	if w.closed || len(missing) == 0 {
-		return "", -1
+		return Kind{}, -1
 	}
 	next = missing[0]
 	switch {
 	case time.Since(w.evictedAt) < refillRetry:
 		return next, refillRetry - time.Since(w.evictedAt)
-	case !slices.ContainsFunc(w.shells, func(ws *Shell) bool { return ws.Path == next }):
+	case !slices.ContainsFunc(w.shells, func(ws *Shell) bool { return ws.Kind == next }):
 		return next, 0
 	}
 	return next, max(0, refillQuiet-time.Since(w.takenAt))
@@ -148,11 +161,11 @@ func (w *Shells) due(n int, usual string) (next string, wait time.Duration) {
 
 // compareLocked compares the shells with those that there shall be: n, of the kinds that were asked for last, the newest first, and then of the usual one.
 // It returns the kinds that are missing, in that order, and the shells that are too many. mu is held.
-func (w *Shells) compareLocked(n int, usual string) (missing []string, surplus []*Shell) {
+func (w *Shells) compareLocked(n int, usual Kind) (missing []Kind, surplus []*Shell) {
 	missing = slices.Clone(w.asked[:min(n, len(w.asked))])
-	missing = append(missing, slices.Repeat([]string{usual}, n-len(missing))...)
+	missing = append(missing, slices.Repeat([]Kind{usual}, n-len(missing))...)
 	for _, ws := range w.shells {
-		if i := slices.Index(missing, ws.Path); i >= 0 {
+		if i := slices.Index(missing, ws.Kind); i >= 0 {
 			missing = slices.Delete(missing, i, i+1)
 		} else {
 			surplus = append(surplus, ws)
@@ -161,15 +174,15 @@ func (w *Shells) compareLocked(n int, usual string) (missing []string, surplus [
 	return missing, surplus
 }
 
-// forget no longer counts a kind among those that were asked for, since its shells do not start.
+// forget no longer counts shells at path among the kinds that were asked for, since they do not start.
 func (w *Shells) forget(path string) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	w.asked = slices.DeleteFunc(w.asked, func(asked string) bool { return asked == path })
+	w.asked = slices.DeleteFunc(w.asked, func(asked Kind) bool { return asked.Path == path })
 }
 
 // endSurplus ends the shells that are not wanted any more.
-func (w *Shells) endSurplus(n int, usual string) {
+func (w *Shells) endSurplus(n int, usual Kind) {
 	w.mu.Lock()
 	_, surplus := w.compareLocked(n, usual)
 	w.shells = slices.DeleteFunc(w.shells, func(ws *Shell) bool { return slices.Contains(surplus, ws) })
@@ -183,16 +196,21 @@ func (w *Shells) endSurplus(n int, usual string) {
 }
 
 // add starts a shell.
-func (w *Shells) add(path string) error {
-	ws := &Shell{ID: w.NewID(), Path: path, taken: make(chan struct{})}
+func (w *Shells) add(kind Kind) error {
+	ws := &Shell{ID: w.NewID(), Kind: kind, taken: make(chan struct{})}
 	w.mu.Lock()
 	w.opening = ws.ID
 	w.mu.Unlock()
 	var err error
-	if ws.Shell, err = w.Open(w.ctx, ws.ID, path); err != nil {
+	if ws.Shell, err = w.Open(w.ctx, ws.ID, kind.Path); err != nil {
 		return err
 	}
 	ws.Prepare()
+	if kind.Terminal {
+		if err := ws.WarmTerminal(); err != nil { // the session's terminal is started when it is asked for
+			w.Log.Warn().Err(err).Msg("warm terminal not started")
+		}
+	}
 	w.mu.Lock()
 	w.opening = ""
 	closed := w.closed
@@ -232,16 +250,28 @@ func (w *Shells) watch(ws *Shell, taken <-chan struct{}) {
 	}
 }
 
-// Take returns the oldest shell of this kind, or nil if there is none. The caller owns it, and calls Settle when its session is in the pool's tables, or
-// was not made. Contains knows the shell until then.
-func (w *Shells) Take(path string) *Shell {
+// Take returns the oldest shell of this kind, or one that differs from it in the terminal only, or nil if there is none. The caller owns it, and calls
+// Settle when its session is in the pool's tables, or was not made. Contains knows the shell until then.
+func (w *Shells) Take(kind Kind) *Shell {
+	ws := w.take(kind)
+	if ws != nil && ws.Terminal && !kind.Terminal {
+		ws.Terminal = false
+		ws.EndWarmTerminal()
+	}
+	return ws
+}
+
+func (w *Shells) take(kind Kind) *Shell {
 	defer w.Wake()
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	w.takenAt = time.Now()
-	w.asked = slices.Insert(w.asked, 0, path)
+	w.asked = slices.Insert(w.asked, 0, kind)
 	w.asked = w.asked[:min(w.size, len(w.asked))]
-	i := slices.IndexFunc(w.shells, func(ws *Shell) bool { return ws.Path == path })
+	i := slices.IndexFunc(w.shells, func(ws *Shell) bool { return ws.Kind == kind })
+	if i < 0 {
+		i = slices.IndexFunc(w.shells, func(ws *Shell) bool { return ws.Path == kind.Path })
+	}
 	if i < 0 {
 		return nil
 	}

@@ -336,10 +336,7 @@ func (p *Process) Input(at int64, b []byte, eof bool) (end int64, err error) {
 	if end, err = p.stdin.Add(at, b, eof); err != nil {
 		return 0, err
 	}
-	select {
-	case p.inputToken <- struct{}{}:
-	default:
-	}
+	putToken(p.inputToken)
 	return end, nil
 }
 

@@ -60,6 +60,7 @@ func (s *Shell) endProcesses(ctx context.Context) error {
 	for t := range terms {
 		t.dispose()
 	}
+	s.EndWarmTerminal()
 	for _, c := range late {
 		c.Stop()
 	}

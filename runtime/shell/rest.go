@@ -133,6 +133,7 @@ func (s *Shell) Rest() bool {
 		return true // Revive, Reset or Close comes next
 	}
 	s.closePipes()
+	s.EndWarmTerminal()
 	s.gauge.Close()
 	s.gaugeRests = s.gauge != nil
 	s.poll.Rest()

@@ -28,6 +28,7 @@ import (
 	"trl/runtime/slowfs"
 	"trl/runtime/snapshot"
 	"trl/runtime/stream"
+	"trl/runtime/terminal"
 )
 
 // ShellConfig configures a session's shell.
@@ -75,8 +76,8 @@ type Shell struct {
 	poll      *stream.Poller // Run waits in it
 	pipeCalls stream.Calls   // any goroutine may read it
 	gauge     *own.Gauge     // of group; nil before its first command
-	pipes     *stream.Pipes  // for the next command; nil: that command makes them
 
+	prepared
 	leftovers
 	saving
 	knowledge
@@ -84,6 +85,12 @@ type Shell struct {
 
 	restorePostponed bool // the shell is dead, and a resource is missing to start another, see restoreShell
 	takesState       bool // TakeState has ended the shell
+}
+
+// prepared is what the shell has in advance.
+type prepared struct {
+	pipes        *stream.Pipes                 // for the next command; nil: that command makes them. The holder of the turn owns them
+	warmTerminal atomic.Pointer[terminal.Warm] // for the first terminal; nil: there is none
 }
 
 // leftovers are the scopes and Copiers of processes that ended commands left running.

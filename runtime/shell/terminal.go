@@ -6,8 +6,6 @@ import (
 	"syscall"
 	"time"
 
-	"golang.org/x/sys/unix"
-
 	"trl/runtime/dialect"
 	"trl/runtime/escalate"
 	"trl/runtime/journal"
@@ -15,6 +13,7 @@ import (
 	"trl/runtime/own"
 	"trl/runtime/saved"
 	"trl/runtime/stream"
+	"trl/runtime/terminal"
 )
 
 // TerminalSpec describes a terminal.
@@ -44,7 +43,7 @@ type Terminal struct {
 	stop       chan struct{}  // closed by close; it ends feedInput
 	inputDone  chan struct{}  // closed when feedInput has ended
 	exited     chan struct{}  // closed by watch, after all of the output is in the journal
-	startup    *os.File       // startup file that the first process inherits; nil: none. Only begin uses it
+	startup    string         // text of the startup file that the first process inherits; "": none. Only begin uses it
 	scratch    string         // directory to remove at the end; "" for none
 	status     own.Status     // set before exited is closed
 	saved      saved.Terminal
@@ -136,38 +135,31 @@ func (t *Terminal) prepare(s *Shell, sp *shellProc, cfg ShellConfig, spec Termin
 	return own.Spec{Path: path, Argv: argv, Env: env, Dir: dir, TTY: true}, nil
 }
 
-// begin starts the terminal's first process. One request starts it and has the keeper hold what the next gateway needs.
+// begin starts the terminal's first process, or lets a bash go on that has been started before.
 func (t *Terminal) begin(s *Shell, sp *shellProc, cfg ShellConfig, spec TerminalSpec, free bool, named namedshell.Shell, here checkedDir) (own.KeptChild, error) {
-	defer func() { t.startup.Close() }() // does nothing to nil
+	warm := s.warmTerminal.Swap(nil) // used now, or never
 	first, err := t.prepare(s, sp, cfg, spec, free, named, here)
 	if err != nil {
+		warm.End()
 		return nil, err
 	}
-	if t.pty, err = stream.OpenPTY(t.files.Group, s.streamLogs, spec.Cols, spec.Rows); err != nil {
-		return nil, err
+	var f terminal.First
+	if t.startup != "" && warm.Use(first, t.startup, spec.Cols, spec.Rows) {
+		f = warm.First
+	} else {
+		warm.End()
+		startup, err := t.startupFile()
+		if err != nil {
+			return nil, err
+		}
+		defer startup.Close() // does nothing to nil
+		if f, err = terminal.Start(t.files.Group, s.streamLogs, first, startup, spec.Cols, spec.Rows); err != nil {
+			return nil, err
+		}
 	}
-	if t.stdin, err = stream.OpenStdin(t.files.Group); err != nil {
-		return nil, err
-	}
-	dup, err := unix.FcntlInt(uintptr(t.pty.Slave()), unix.F_DUPFD_CLOEXEC, 3)
-	if err != nil {
-		return nil, err
-	}
-	tty := os.NewFile(uintptr(dup), "tty")
-	defer tty.Close()
-	if first.Files = []*os.File{tty, tty, tty}; t.startup != nil {
-		first.Files = append(first.Files, t.startup)
-	}
-	pty := t.pty.Fds()
-	d, err := t.files.Group.StartInNewScope(first, append(pty, t.stdin.Fds()...)...)
-	if err != nil {
-		return nil, err
-	}
-	t.pty.SetHeld(d.Held[:len(pty)])
-	t.stdin.SetHeld(d.Held[len(pty):])
+	t.pty, t.stdin, t.scope, t.pid = f.PTY, f.Stdin, f.Scope, f.Child.Pid()
 	t.pty.Log().AttachJournal(t.journal, 0, 0)
-	t.scope, t.pid = d.Scope, d.Child.Pid()
-	return d.Child, nil
+	return f.Child, nil
 }
 
 // byScript returns the arguments of a shell that reads the session's state, and then becomes an interactive shell or runs the command.

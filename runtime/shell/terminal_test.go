@@ -38,31 +38,49 @@ func (g *countingGroup) MakeChannels(kinds []own.ChannelKind, also ...int) ([]ow
 	return g.KeptGroup.MakeChannels(kinds, also...)
 }
 
+// openCounted opens a terminal and counts the requests.
+func openCounted(t *testing.T, s *session, spec TerminalSpec) (*Terminal, *countingGroup) {
+	t.Helper()
+	g := &countingGroup{KeptGroup: s.currentGroup()}
+	s.mu.Lock()
+	s.group = g
+	s.mu.Unlock()
+	term, err := s.PrepareTerminal(spec)
+	s.mu.Lock()
+	s.group = g.KeptGroup
+	s.mu.Unlock()
+	if err != nil {
+		t.Fatal(err)
+	}
+	term.Start()
+	return term, g
+}
+
+// collect returns a function that returns what a journal has got so far.
+func collect(j *journal.Journal) func() string {
+	var mu sync.Mutex
+	var all strings.Builder
+	j.Tap(func(_ journal.Stream, p []byte) {
+		mu.Lock()
+		defer mu.Unlock()
+		all.Write(p)
+	})
+	return func() string {
+		mu.Lock()
+		defer mu.Unlock()
+		return all.String()
+	}
+}
+
 // TestTerminalNeedsOneRequest: a terminal of a session with a fresh shell costs one round trip to the keeper.
 func TestTerminalNeedsOneRequest(t *testing.T) {
 	eachShell(t, func(t *testing.T, s *session) {
 		if s.Name() == "zsh" || s.currentGroup().UsesFIFOs() {
 			t.Skip("needs files by name, which it requests first")
 		}
-		g := &countingGroup{KeptGroup: s.currentGroup()}
-		s.mu.Lock()
-		s.group = g
-		s.mu.Unlock()
 		out := journal.New(1 << 20)
-		var mu sync.Mutex
-		var printed strings.Builder
-		out.Tap(func(_ journal.Stream, p []byte) {
-			mu.Lock()
-			defer mu.Unlock()
-			printed.Write(p)
-		})
-		term, err := s.PrepareTerminal(TerminalSpec{Cols: 80, Rows: 24, Nonce: "n0", Journal: out})
-		s.mu.Lock()
-		s.group = g.KeptGroup
-		s.mu.Unlock()
-		if err != nil {
-			t.Fatal(err)
-		}
+		printed := collect(out)
+		term, g := openCounted(t, s, TerminalSpec{Cols: 80, Rows: 24, Nonce: "n0", Journal: out})
 		if !slices.Equal(g.requests, []string{"start"}) {
 			t.Errorf("requests: %q", g.requests)
 		}
@@ -71,9 +89,7 @@ func TestTerminalNeedsOneRequest(t *testing.T) {
 				t.Fatal(err)
 			}
 			testkit.Eventually(t, "the terminal's marks, and no descriptor 3", func() bool {
-				mu.Lock()
-				defer mu.Unlock()
-				text := printed.String()
+				text := printed()
 				return strings.Contains(text, "133;A;aid=n0") && strings.Contains(text, "no-4-fd")
 			})
 		}

@@ -13,6 +13,8 @@ import (
 	"trl/runtime/dialect"
 	"trl/runtime/namedshell"
 	"trl/runtime/own"
+	"trl/runtime/stream"
+	"trl/runtime/terminal"
 )
 
 // This file starts a terminal's shell. The shell prints our marks: escape sequences around the prompt, the command line and the
@@ -110,13 +112,44 @@ func (t *Terminal) rc(text, nonce string) (path string, err error) {
 
 // inheritedRC is rc for a bash that inherits the file as descriptor 3, and closes it first. The keeper then need not hold the file before bash starts.
 func (t *Terminal) inheritedRC(text, nonce string) (path string, err error) {
+	t.startup = "\\exec 3<&-\n" + strings.ReplaceAll(text, "@N@", nonce)
+	return "/proc/self/fd/3", nil
+}
+
+// startupFile returns the startup file that the first process inherits, nil if it inherits none.
+func (t *Terminal) startupFile() (*os.File, error) {
+	if t.startup == "" {
+		return nil, nil
+	}
 	fd, err := descriptor.Memfd("rc")
 	if err != nil {
-		return "", err
+		return nil, err
 	}
-	t.startup = os.NewFile(uintptr(fd), "rc")
-	return "/proc/self/fd/3", descriptor.WriteMemfd(fd, []byte("\\exec 3<&-\n"+strings.ReplaceAll(text, "@N@", nonce)))
+	return os.NewFile(uintptr(fd), "rc"), descriptor.WriteMemfd(fd, []byte(t.startup))
 }
+
+// WarmTerminal starts a bash in advance, for the first terminal of a shell that has no session yet. It does nothing if that terminal would start otherwise.
+func (s *Shell) WarmTerminal() error {
+	<-s.turn
+	defer s.giveTurn()
+	p, group := s.proc(), s.currentGroup()
+	if p == nil {
+		return ErrShellGone
+	}
+	t := &Terminal{files: stream.HeldFiles{Owner: "terminal", Group: group}}
+	argv, env, err := t.direct(p, s.cfg, TerminalSpec{}, namedshell.Shell{}, "", false, nil)
+	if err != nil || t.startup == "" {
+		return err
+	}
+	w, err := terminal.StartWarm(group, s.streamLogs, own.Spec{Path: argv[0], Argv: argv, Env: env, Dir: s.Dir(), TTY: true})
+	if err == nil {
+		s.warmTerminal.Store(w)
+	}
+	return err
+}
+
+// EndWarmTerminal ends a terminal that will not be asked for.
+func (s *Shell) EndWarmTerminal() { s.warmTerminal.Swap(nil).End() }
 
 // zsh returns what interactive does, for zsh. zsh reads its startup files only from a directory. That is the session's FIFO
 // directory, if it has one. Otherwise it is a directory for this start alone; zsh removes it first, and the terminal's end does, too.
