@@ -207,7 +207,7 @@ func (w *Shells) add(kind Kind) error {
 	}
 	ws.Prepare()
 	if kind.Terminal {
-		if err := ws.WarmTerminal(); err != nil { // the session's terminal is started when it is asked for
+		if err := ws.StartWarmTerminal(); err != nil { // the session's terminal is started when it is asked for
 			w.Log.Warn().Err(err).Msg("warm terminal not started")
 		}
 	}

@@ -128,8 +128,8 @@ func (t *Terminal) startupFile() (*os.File, error) {
 	return os.NewFile(uintptr(fd), "rc"), descriptor.WriteMemfd(fd, []byte(t.startup))
 }
 
-// WarmTerminal starts a bash in advance, for the first terminal of a shell that has no session yet. It does nothing if that terminal would start otherwise.
-func (s *Shell) WarmTerminal() error {
+// StartWarmTerminal starts a bash in advance, for the first terminal of a shell that has no session yet. It does nothing if that terminal would start otherwise.
+func (s *Shell) StartWarmTerminal() error {
 	<-s.turn
 	defer s.giveTurn()
 	p, group := s.proc(), s.currentGroup()

@@ -37,7 +37,7 @@ func TestWarmTerminal(t *testing.T) {
 					t.Skip("a bash opens its startup file by name")
 				}
 				if warm := i == 1; warm {
-					if err := s.WarmTerminal(); err != nil {
+					if err := s.StartWarmTerminal(); err != nil {
 						t.Fatal(err)
 					}
 				}
@@ -103,7 +103,7 @@ func TestWarmTerminalThatDoesNotFit(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			s := openSession(t, h, "/bin/bash")
-			if err := s.WarmTerminal(); err != nil {
+			if err := s.StartWarmTerminal(); err != nil {
 				t.Fatal(err)
 			}
 			w := s.warmTerminal.Load()
@@ -155,7 +155,7 @@ func TestWarmTerminalThatIsNotUsed(t *testing.T) {
 			before := openDescriptors(t)
 			s := openSession(t, h, "/bin/bash")
 			idle := openDescriptors(t)
-			if err := s.WarmTerminal(); err != nil {
+			if err := s.StartWarmTerminal(); err != nil {
 				t.Fatal(err)
 			}
 			w := s.warmTerminal.Load()
@@ -192,7 +192,7 @@ func TestWarmTerminalWaits(t *testing.T) {
 	}
 	s := openSession(t, h, "/bin/bash")
 	s.cfg.Env = append(slices.Clone(s.cfg.Env), "HOME="+home)
-	if err := s.WarmTerminal(); err != nil {
+	if err := s.StartWarmTerminal(); err != nil {
 		t.Fatal(err)
 	}
 	w := s.warmTerminal.Load()
