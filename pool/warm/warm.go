@@ -118,9 +118,10 @@ func (w *Shells) Run() {
 		case <-timer.C:
 		}
 		n, path, err := w.Want()
-		next, wait := w.due(n, Kind{Path: path})
+		usual := Kind{Path: path}
+		next, wait := w.due(n, usual)
 		if wait <= 0 && err == nil {
-			w.endSurplus(n, Kind{Path: path})
+			w.endSurplus(n, usual)
 		}
 		if wait < 0 {
 			continue // there are enough: Take wakes us
@@ -261,6 +262,7 @@ func (w *Shells) Take(kind Kind) *Shell {
 	return ws
 }
 
+// take is Take without the end of a terminal that the session does not begin with.
 func (w *Shells) take(kind Kind) *Shell {
 	defer w.Wake()
 	w.mu.Lock()

@@ -137,17 +137,12 @@ func (t *Terminal) prepare(s *Shell, sp *shellProc, cfg ShellConfig, spec Termin
 
 // begin starts the terminal's first process, or lets a bash go on that has been started before.
 func (t *Terminal) begin(s *Shell, sp *shellProc, cfg ShellConfig, spec TerminalSpec, free bool, named namedshell.Shell, here checkedDir) (own.KeptChild, error) {
-	warm := s.warmTerminal.Swap(nil) // used now, or never
 	first, err := t.prepare(s, sp, cfg, spec, free, named, here)
 	if err != nil {
-		warm.End()
 		return nil, err
 	}
-	var f terminal.First
-	if t.startup != "" && warm.Use(first, t.startup, spec.Cols, spec.Rows) {
-		f = warm.First
-	} else {
-		warm.End()
+	f, ok := s.warmTerminal.Swap(nil).Use(first, t.startup, spec.Cols, spec.Rows)
+	if !ok {
 		startup, err := t.startupFile()
 		if err != nil {
 			return nil, err

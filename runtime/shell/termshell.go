@@ -125,7 +125,12 @@ func (t *Terminal) startupFile() (*os.File, error) {
 	if err != nil {
 		return nil, err
 	}
-	return os.NewFile(uintptr(fd), "rc"), descriptor.WriteMemfd(fd, []byte(t.startup))
+	f := os.NewFile(uintptr(fd), "rc")
+	if err = descriptor.WriteMemfd(fd, []byte(t.startup)); err != nil {
+		f.Close()
+		return nil, err
+	}
+	return f, nil
 }
 
 // StartWarmTerminal starts a bash in advance, for the first terminal of a shell that has no session yet. It does nothing if that terminal would start otherwise.
