@@ -98,17 +98,20 @@ func FdKinds(pid int) map[string]int {
 	return all
 }
 
-// Descriptor returns the path in /proc of a descriptor of pid whose target begins with kind.
-func Descriptor(t testing.TB, pid int, kind string) string {
+// Descriptor waits until all descriptors of pid whose target begins with kind are of one file. It returns the path in /proc of one.
+func Descriptor(t testing.TB, pid int, kind string) (path string) {
 	t.Helper()
-	fds, err := filepath.Glob(fmt.Sprintf("/proc/%d/fd/*", pid))
-	for _, fd := range fds {
-		if to, _ := os.Readlink(fd); strings.HasPrefix(to, kind) {
-			return fd
+	testkit.Eventually(t, fmt.Sprintf("%d has one %s", pid, kind), func() bool {
+		files := map[string]bool{}
+		fds, _ := filepath.Glob(fmt.Sprintf("/proc/%d/fd/*", pid))
+		for _, fd := range fds {
+			if to, _ := os.Readlink(fd); strings.HasPrefix(to, kind) {
+				files[to], path = true, fd
+			}
 		}
-	}
-	t.Fatalf("none of the %d descriptors of %d is %s: %v", len(fds), pid, kind, err)
-	return ""
+		return len(files) == 1
+	})
+	return path
 }
 
 // Metric returns the sum of those series of /metrics with this name whose labels contain each of with (`state="IDLE"`).

@@ -32,10 +32,10 @@ type Dialect struct {
 	// SnapshotHasTrap finds such a trap in a snapshot; nil for bash, whose snapshot always has ours.
 	SetsTrap, SnapshotHasTrap *regexp.Regexp
 
-	Source         string // reads a script, whatever the user has redefined
-	ReportCall     string // the call that reports, whatever the user has redefined
-	ResendCall     string // the call that repeats a dropped report
-	LastReportCall string // the call that repeats the last report
+	Source     string // reads a script, whatever the user has redefined
+	ReportCall string // the call that reports, whatever the user has redefined
+	ResendCall string // the call that repeats a dropped report
+	LastReport string // the line that repeats the last report to the question %s and keeps $?
 	// KeepStatus follows each of these calls if they return the status of the last command, so that neither errexit nor ERR sees it.
 	KeepStatus string
 	// Quoted: a command's text is given as `\eval 'TEXT'`, which dot reads. Otherwise eval reads the text from its file.
@@ -76,14 +76,14 @@ var (
 )
 
 var Dialects = map[string]*Dialect{
-	"bash": {Name: "bash", SnapshotCost: 400 * time.Microsecond, Boot: bootBash, AbortSignal: 40, SetsTrap: traps40, Source: `\builtin .`, ReportCall: "__trl_e", ResendCall: "__trl_a", LastReportCall: "__trl_g", ListsFunctions: true, HidesTraps: true,
+	"bash": {Name: "bash", SnapshotCost: 400 * time.Microsecond, Boot: bootBash, AbortSignal: 40, SetsTrap: traps40, Source: `\builtin .`, ReportCall: "__trl_e", ResendCall: "__trl_a", LastReport: `__trl_g %s&&\builtin :`, ListsFunctions: true, HidesTraps: true,
 		InitVars: "__trl_n= __trl_o=0 __trl_y=1 __trl_dt= __trl_t= __trl_l=1;",
 		Args:     []string{"--norc", "--noprofile", "--noediting", "-i", "+m", "+H", "+o", "history", "/proc/self/fd/3"}},
-	"dash": {Name: "dash", SnapshotCost: 100 * time.Microsecond, Boot: bootPOSIX, AbortSignal: syscall.SIGINT, SetsTrap: trapsINT, SnapshotHasTrap: trappedINT, Source: dashDot, ReportCall: `\__trl_e`, ResendCall: `\__trl_a`, LastReportCall: `\__trl_g`, KeepStatus: `&&\:`, Quoted: true, InitVars: "__trl_n=;", PacketChannel: true, Stdin: "/dev/null",
+	"dash": {Name: "dash", SnapshotCost: 100 * time.Microsecond, Boot: bootPOSIX, AbortSignal: syscall.SIGINT, SetsTrap: trapsINT, SnapshotHasTrap: trappedINT, Source: dashDot, ReportCall: `\__trl_e`, ResendCall: `\__trl_a`, LastReport: `\__trl_g %s&&\:`, KeepStatus: `&&\:`, Quoted: true, InitVars: "__trl_n=;", PacketChannel: true, Stdin: "/dev/null",
 		Args: []string{"-i", "+m", "-s"}},
-	"ash": {Name: "ash", SnapshotCost: 100 * time.Microsecond, Boot: bootPOSIX, AbortSignal: syscall.SIGINT, SetsTrap: trapsINT, SnapshotHasTrap: trappedINT, Source: ashDot, ReportCall: `\__trl_e`, ResendCall: `\__trl_a`, LastReportCall: `\__trl_g`, KeepStatus: `&&\:`, Quoted: true, InitVars: "__trl_n=;", PacketChannel: true, Stdin: "/dev/null",
+	"ash": {Name: "ash", SnapshotCost: 100 * time.Microsecond, Boot: bootPOSIX, AbortSignal: syscall.SIGINT, SetsTrap: trapsINT, SnapshotHasTrap: trappedINT, Source: ashDot, ReportCall: `\__trl_e`, ResendCall: `\__trl_a`, LastReport: `\__trl_g %s&&\:`, KeepStatus: `&&\:`, Quoted: true, InitVars: "__trl_n=;", PacketChannel: true, Stdin: "/dev/null",
 		Args: []string{"-i", "+m", "-I", "-s"}},
-	"zsh": {Name: "zsh", SnapshotCost: 2 * time.Millisecond, Boot: bootZsh, AbortSignal: syscall.SIGINT, SetsTrap: trapsINT, SnapshotHasTrap: trappedINT, Source: `\builtin .`, ReportCall: "__trl_e", ResendCall: "__trl_a", LastReportCall: "__trl_g", KeepStatus: `&&\builtin :`, InitVars: "__trl_n=;", ListsFunctions: true, Stdin: "/dev/null",
+	"zsh": {Name: "zsh", SnapshotCost: 2 * time.Millisecond, Boot: bootZsh, AbortSignal: syscall.SIGINT, SetsTrap: trapsINT, SnapshotHasTrap: trappedINT, Source: `\builtin .`, ReportCall: "__trl_e", ResendCall: "__trl_a", LastReport: `__trl_g %s&&\builtin :`, KeepStatus: `&&\builtin :`, InitVars: "__trl_n=;", ListsFunctions: true, Stdin: "/dev/null",
 		Args: []string{"-f", "-i", "+m", "-s"}},
 }
 

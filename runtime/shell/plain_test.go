@@ -9,6 +9,8 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"trl/internal/testkit"
 )
 
 // ours matches what no message of a shell may show: trl's paths and the names of its functions.
@@ -186,6 +188,26 @@ func TestEnvOfVariablesWithAttributes(t *testing.T) {
 			t.Fatalf("%q %q %v", r.out, r.err, r.Outcome)
 		}
 		s.want("REF=new; echo $TARGET", "new\n")
+	})
+}
+
+// A gateway may ask for the last report when an error has just dropped a report. What repeats that report still finds the status.
+func TestQuestionKeepsTheStatus(t *testing.T) {
+	eachShell(t, func(t *testing.T, s *session) {
+		for _, traps := range []bool{false, true} {
+			if traps = traps && s.p.dialect.HidesTraps; traps {
+				s.run("trap : DEBUG ERR RETURN; set -e")
+			}
+			for _, status := range []int{0, 7} {
+				tag := fmt.Sprintf("t%v%d", traps, status)
+				s.p.send(fmt.Sprintf("z() { return %d; }; z&&:\n", status))
+				s.p.send(fmt.Sprintf(s.p.dialect.LastReport+"\n", tag))
+				s.p.send(s.p.report(s.p.dialect.ResendCall, tag))
+				if r, ok := s.p.awaitVerb('e', tag, time.Now().Add(testkit.Patience)); !ok || r.Val != status {
+					t.Errorf("traps %v: reported %d of %d, %v", traps, r.Val, status, ok)
+				}
+			}
+		}
 	})
 }
 

@@ -102,7 +102,7 @@ func (r *run) resend() {
 
 // askLast asks the shell what it reported last. A second answer does no harm.
 func (r *run) askLast() {
-	r.p.send(r.p.dialect.LastReportCall + " " + r.question + r.p.dialect.KeepStatus + "\n")
+	r.p.send(fmt.Sprintf(r.p.dialect.LastReport+"\n", r.question))
 }
 
 // resendIfDue calls resend when that is due and the shell has read all earlier lines.

@@ -233,12 +233,13 @@ func TestCommandRunsOnceWhenItsGatewayDiesEarly(t *testing.T) {
 					work := "echo once >>'" + ran + "'; typeset -i x=08" // at which bash drops the rest of its line
 					code := c.Run(s, strings.Replace(work, "once", "first", 1)).Num("exit_code")
 
+					channelPath := rig.Descriptor(t, pid, "pipe:") // while no report is on its way
 					if err := syscall.Kill(pid, syscall.SIGSTOP); err != nil {
 						t.Fatal(err)
 					}
 					defer syscall.Kill(pid, syscall.SIGCONT)
 					if full {
-						channel, err := os.OpenFile(rig.Descriptor(t, pid, "pipe:"), os.O_WRONLY|syscall.O_NONBLOCK, 0)
+						channel, err := os.OpenFile(channelPath, os.O_WRONLY|syscall.O_NONBLOCK, 0)
 						if err != nil {
 							t.Fatal(err)
 						}

@@ -94,9 +94,12 @@ __trl_a() {
 	if __trl_h; then __trl_e "$@"; else __trl_e "$@"; fi
 }
 
-# Tell a new gateway, which asks as $1, what was reported last: its predecessor may have died with that in its hands.
+# Tell a new gateway, which asks as $1, what was reported last: its predecessor may have died with that in its hands. The question
+# may stand between a line whose end was dropped and __trl_a, which needs the status.
 __trl_g() {
+	__trl_r=$?
 	builtin printf 'g %s %s\n' "$1" "$__trl_n" >"$__trl_c"
+	builtin return "$__trl_r"
 }
 
 # Snapshot of the state into $1 (a path), marked with $2, by builtins only: no fork. It reads back with dot. Functions come
