@@ -127,7 +127,7 @@ var packages = map[string][]string{
 	"runtime/shell": {"runtime/control", "runtime/crashpoint", "runtime/descriptor", "runtime/dialect", "runtime/escalate", "runtime/journal", "runtime/namedshell", "runtime/own", "runtime/procfs",
 		"runtime/saved", "runtime/sessionlog", "runtime/slowfs", "runtime/snapshot", "runtime/stream", "runtime/terminal"},
 	"runtime/slowfs":   {"runtime/confine", "runtime/descriptor"},
-	"runtime/snapshot": {"runtime/descriptor", "runtime/dialect", "runtime/own", "runtime/saved", "runtime/sessionlog"},
+	"runtime/snapshot": {"runtime/crashpoint", "runtime/descriptor", "runtime/dialect", "runtime/own", "runtime/saved", "runtime/sessionlog"},
 	"runtime/stream":   {"runtime/descriptor", "runtime/journal", "runtime/own", "runtime/sessionlog"},
 	"runtime/terminal": {"runtime/descriptor", "runtime/dialect", "runtime/own", "runtime/stream"},
 	"web/audit":        nil,

@@ -26,6 +26,9 @@ const (
 // A Key identifies a record. The writer chooses it.
 type Key [3]uint64
 
+// SnapshotKey is the key of the snapshot of a shell at rest, see snapshot.Files. No output has it.
+var SnapshotKey Key
+
 // Archived is a record that is not released. Its ReadAt reads the body.
 type Archived struct {
 	Key Key

@@ -115,8 +115,7 @@ func (r *run) stepAbort(now time.Time) {
 	fresh := slices.ContainsFunc(others, func(pid int) bool { return !e.signalled.Got(pid) })
 	// The shell gets its signal first. Otherwise it would go on with its command list as soon as the process that it waits
 	// for is dead.
-	switch {
-	case busy && (e.steps == 1 || fresh || e.steps%20 == 0 && (e.kill || len(others) == 0)): // repeated, because a signal may have had no effect
+	if busy && (e.steps == 1 || fresh || e.steps%20 == 0 && (e.kill || len(others) == 0)) { // repeated, because a signal may have had no effect
 		r.abortShell()
 	}
 	switch {

@@ -147,7 +147,7 @@ func (a *Adoption) OpenForReset(c ShellConfig, r saved.Shell) (*Shell, error) {
 	if len(r.State) != 4 {
 		return nil, ErrShellGone
 	}
-	s.state = snapshot.Restore(r.State, a.Take(r.State[0]), a.Take(r.State[1]), a.Take(r.State[2]), a.SessionLog)
+	s.state = snapshot.Restore(r.State, a.Take(r.State[0]), a.Take(r.State[1]), a.Take(r.State[2]), a.SessionLog, a.TakePacked)
 	return s, nil
 }
 

@@ -199,7 +199,9 @@ func (s *Shell) wakeUp() (err error) {
 		},
 		func() (err error) {
 			if len(kinds) > 0 {
-				made, _, err = group.MakeChannels(kinds)
+				if made, _, err = group.MakeChannels(kinds); err == nil {
+					err = s.state.Unarchive(made)
+				}
 			}
 			return err
 		})
@@ -230,13 +232,13 @@ func (s *Shell) wakeUp() (err error) {
 		s.state.Add(made)
 		crashpoint.Here("when a waking shell has files again")
 		s.save()
+		s.state.ReleaseArchived()
 	}
-	if lent == nil {
-		return nil
-	}
-	s.rests = false
-	if f := s.onWake.Load(); f != nil {
-		(*f)()
+	if lent != nil {
+		s.rests = false
+		if f := s.onWake.Load(); f != nil {
+			(*f)()
+		}
 	}
 	return nil
 }

@@ -5,6 +5,7 @@ package snapshot
 import (
 	"bytes"
 	"fmt"
+	"io"
 	"slices"
 	"strconv"
 	"strings"
@@ -12,6 +13,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"trl/runtime/crashpoint"
 	"trl/runtime/descriptor"
 	"trl/runtime/dialect"
 	"trl/runtime/own"
@@ -26,14 +28,15 @@ type Files struct {
 	mu         sync.Mutex // guards all fields below but sessionLog and held, because a process may start from the last snapshot while a command runs
 	fd         [2]int
 	exit       int
-	sessionLog *sessionlog.Log // the session's entries, which the session's owner writes
-	held       []int           // the keeper's numbers for fd[0], fd[1], exit and sessionLog; 0: the keeper has no such file, see Spare
-	rests      bool            // fd and exit are closed, see Rest
-	settled    bool            // lines that name a file are this gateway's, or the shell has executed them
-	empty      bool            // no shell was asked for a snapshot since the files were made or emptied
-	endMarks   [2]string       // the end of a whole snapshot in fd[i]; "" if none was requested
-	newer      int             // index of the snapshot that was requested last
-	seq        int             // number of the snapshot that was requested last
+	sessionLog *sessionlog.Log      // the session's entries, which the session's owner writes
+	held       []int                // the keeper's numbers for fd[0], fd[1], exit and sessionLog; 0: the keeper has no such file, see Spare
+	rests      bool                 // fd and exit are closed, see Rest
+	archived   *sessionlog.Archived // the snapshot that was requested last, in the session log's archive; nil: it is in its file, see Rest
+	settled    bool                 // lines that name a file are this gateway's, or the shell has executed them
+	empty      bool                 // no shell was asked for a snapshot since the files were made or emptied
+	endMarks   [2]string            // the end of a whole snapshot in fd[i]; "" if none was requested
+	newer      int                  // index of the snapshot that was requested last
+	seq        int                  // number of the snapshot that was requested last
 
 	// A snapshot is current if no command has ended after the snapshot was requested. Only the holder of the shell's turn
 	// requests snapshots and ends commands.
@@ -95,9 +98,9 @@ func (s *Files) Missing() (n int) {
 	return n
 }
 
-// Spare returns the keeper's numbers for the files of which a shell at rest has no need, and goes on without them: the older snapshot, or both before the
-// first one. The caller drops them when an entry says so. If ok is false, lines of an earlier gateway that name a file may still be executed. The caller
-// has called Rest.
+// Spare returns the keeper's numbers for the files of which a shell at rest has no need, and goes on without them: the older snapshot, and the newer one if
+// it is archived or there is none. The caller drops them when an entry says so. If ok is false, lines of an earlier gateway that name a file may still be
+// executed. The caller has called Rest.
 func (s *Files) Spare() (numbers []int, ok bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -106,13 +109,44 @@ func (s *Files) Spare() (numbers []int, ok bool) {
 	}
 	held := slices.Clone(s.held) // the last entry has the old slice
 	for i := range s.fd {
-		if held[i] != 0 && (s.empty || i != s.newer && s.endMarks[s.newer] != "") {
-			numbers = append(numbers, held[i])
-			held[i], s.endMarks[i] = 0, ""
+		older := i != s.newer
+		if held[i] == 0 || !s.empty && s.archived == nil && !(older && s.endMarks[s.newer] != "") {
+			continue
+		}
+		numbers = append(numbers, held[i])
+		held[i] = 0
+		if older || s.archived == nil {
+			s.endMarks[i] = ""
 		}
 	}
 	s.held = held
 	return numbers, true
+}
+
+// Unarchive writes the snapshot that Rest has archived into its file, which is one of those that Add will add. ReleaseArchived comes when an entry names
+// that file.
+func (s *Files) Unarchive(made []own.Channel) error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.archived == nil {
+		return nil
+	}
+	raw := make([]byte, s.archived.Size())
+	if _, err := s.archived.ReadAt(raw, 0); err != nil {
+		return fmt.Errorf("archived snapshot: %w", err)
+	}
+	return descriptor.WriteMemfd(made[s.newer].W, raw)
+}
+
+// ReleaseArchived forgets what Rest has archived.
+func (s *Files) ReleaseArchived() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.archived != nil {
+		crashpoint.Here("before an archived snapshot is released")
+		s.archived.Release()
+		s.archived = nil
+	}
 }
 
 // Add adds files for the missing ones. made has as many as Missing says.
@@ -145,19 +179,19 @@ func OnlyLog(book *sessionlog.Log) *Files {
 	return &Files{fd: [2]int{-1, -1}, exit: -1, sessionLog: book}
 }
 
-// Restore goes on with the snapshot files of an earlier gateway. A snapshot that ends in a mark is whole. Only a saved.Command
-// shows whether it is current, see restoreRunning and restoreEnded.
-func Restore(held []int, a, b, exit int, book *sessionlog.Log) *Files {
+// Restore goes on with the snapshot files of an earlier gateway. take returns a record of the session log's archive, nil if there is none; without both
+// files, the last gateway has archived the newer snapshot. A snapshot that ends in a mark is whole. Only a saved.Command shows whether it is current, see
+// RestoreRunning and RestoreEnded.
+func Restore(held []int, a, b, exit int, book *sessionlog.Log, take func(sessionlog.Key) *sessionlog.Archived) *Files {
 	s := &Files{fd: [2]int{a, b}, exit: exit, sessionLog: book, held: held, behind: [2]int{unknownState, unknownState}, tried: unknownState, lastAt: unknownState}
-	for i, fd := range s.fd {
-		var st unix.Stat_t
-		if unix.Fstat(fd, &st) != nil {
-			continue
+	ends := [2][]byte{endOf(a), endOf(b)}
+	if held[0] == 0 && held[1] == 0 {
+		if s.archived = take(sessionlog.SnapshotKey); s.archived != nil {
+			ends[0] = make([]byte, min(s.archived.Size(), markRoom))
+			_, _ = s.archived.ReadAt(ends[0], s.archived.Size()-int64(len(ends[0])))
 		}
-		end := make([]byte, min(st.Size, 64))
-		if _, err := unix.Pread(fd, end, st.Size-int64(len(end))); err != nil {
-			continue
-		}
+	}
+	for i, end := range ends {
 		if at := bytes.LastIndex(end, []byte(dialect.EndMark+" ")); at >= 0 && bytes.HasSuffix(end, []byte("\n")) {
 			mark := string(end[at:])
 			n, _ := strconv.Atoi(strings.TrimSpace(mark[len(dialect.EndMark):]))
@@ -170,6 +204,22 @@ func Restore(held []int, a, b, exit int, book *sessionlog.Log) *Files {
 	s.seq += afterAdoption
 	s.settled = s.Missing() > 0 // the last gateway wrote such an entry before it sent another line
 	return s
+}
+
+// markRoom is more than the size of an end mark.
+const markRoom = 64
+
+// endOf returns the last bytes of a file.
+func endOf(fd int) []byte {
+	var st unix.Stat_t
+	if unix.Fstat(fd, &st) != nil {
+		return nil
+	}
+	end := make([]byte, min(st.Size, markRoom))
+	if _, err := unix.Pread(fd, end, st.Size-int64(len(end))); err != nil {
+		return nil
+	}
+	return end
 }
 
 // afterAdoption is added to the number of the newest snapshot in an adopted state. The last gateway may have requested a later
@@ -241,13 +291,17 @@ func (s *Files) AskedFor() (number int, current bool) {
 	return s.seq, false
 }
 
-// Rest closes our descriptors of the snapshot files, which the keeper holds. It reports whether the shell has written all that it was asked for; else it
-// closes nothing.
+// Rest closes our descriptors of the snapshot files, which the keeper holds. It first archives the newer snapshot, unless that is large, so that the keeper
+// need not hold its file. Rest reports whether the shell has written all that it was asked for; else it closes nothing.
 func (s *Files) Rest() bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.rests || s.pendingLocked() {
 		return s.rests
+	}
+	if s.archived == nil && s.settled && s.endMarks[s.newer] != "" && s.Size() <= maxArchived {
+		raw := content(s.fd[s.newer])
+		s.archived, _ = s.sessionLog.Archive(sessionlog.SnapshotKey, int64(len(raw)), func(w io.Writer) error { _, err := w.Write(raw); return err })
 	}
 	for _, fd := range []*int{&s.fd[0], &s.fd[1], &s.exit} {
 		descriptor.Close(fd)
@@ -275,8 +329,12 @@ func (s *Files) WakeUp(fds []int) {
 	s.rests = false
 }
 
+// maxArchived is the size of the largest snapshot that is archived while the shell rests.
+const maxArchived = 64 << 10
+
 // Close closes the snapshot files. The session log stays open until the session is forgotten.
 func (s *Files) Close() {
+	s.ReleaseArchived()
 	for _, fd := range []int{s.fd[0], s.fd[1], s.exit} {
 		if fd >= 0 {
 			unix.Close(fd)
@@ -315,7 +373,7 @@ func (s *Files) Pending() bool {
 }
 
 func (s *Files) pendingLocked() bool {
-	return s.endMarks[s.newer] != "" && !isWhole(s.fd[s.newer], s.endMarks[s.newer])
+	return s.archived == nil && s.endMarks[s.newer] != "" && !isWhole(s.fd[s.newer], s.endMarks[s.newer])
 }
 
 // Size returns the size of the last snapshot. Large snapshots are taken less often.

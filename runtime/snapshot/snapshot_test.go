@@ -5,12 +5,16 @@ import (
 	"fmt"
 	"regexp"
 	"runtime"
+	"slices"
+	"strings"
 	"testing"
 
 	"golang.org/x/sys/unix"
 
 	"trl/runtime/dialect"
 	"trl/runtime/own"
+	"trl/runtime/saved"
+	"trl/runtime/sessionlog"
 )
 
 var bash = dialect.Dialects["bash"]
@@ -30,16 +34,21 @@ func newShell(t *testing.T) shell {
 		f.Close()
 		f.SessionLog().Close()
 	})
-	made := make([]own.Channel, len(Kinds))
+	f.SetFiles(makeFiles(t, 100, len(Kinds)), 103)
+	return shell{f, t}
+}
+
+// makeFiles plays a keeper that makes n files and gives them numbers from first on.
+func makeFiles(t *testing.T, first, n int) []own.Channel {
+	made := make([]own.Channel, n)
 	for i := range made {
 		fd, err := unix.MemfdCreate("snapshot", unix.MFD_CLOEXEC)
 		if err != nil {
 			t.Fatal(err)
 		}
-		made[i] = own.Channel{W: fd, HeldW: 100 + i}
+		made[i] = own.Channel{W: fd, HeldW: first + i}
 	}
-	f.SetFiles(made, 103)
-	return shell{f, t}
+	return made
 }
 
 var requested = regexp.MustCompile(`__trl_s "\$__trl_p/(\d+)" (\d+)`)
@@ -128,6 +137,75 @@ func TestSnapshotIsNotKept(t *testing.T) {
 		t.Error("it is kept")
 	}
 	s.want("the new one", "A=", true)
+}
+
+// A shell at rest needs no file for its snapshots, nor does the next gateway's shell, whichever file the newer one was in.
+func TestSnapshotAtRestIsArchived(t *testing.T) {
+	s := newShell(t)
+	exit := makeFiles(t, 0, 3)
+	for round, text := range []string{"A=", "B=", "C="} {
+		s.CommandEnded()
+		fd, mark := s.ask()
+		if s.Rest() {
+			t.Fatal("it rests before the snapshot is whole")
+		}
+		s.write(fd, "declare -- "+text+mark)
+		if spare, ok := s.Spare(); ok {
+			t.Errorf("%v are spare while it does not rest", spare)
+		}
+		if !s.Rest() {
+			t.Fatal("it does not rest")
+		}
+		if spare, ok := s.Spare(); !ok || len(spare) != 2 || s.Missing() != 2 || len(s.HeldFiles()) != 1 {
+			t.Fatalf("spare %v, %t; missing %d; held %v", spare, ok, s.Missing(), s.HeldFiles())
+		}
+		if round == 1 { // another gateway takes over
+			number, _ := s.AskedFor()
+			again, err := unix.Dup(s.SessionLog().Fd())
+			if err != nil {
+				t.Fatal(err)
+			}
+			s.SessionLog().Close()
+			log, err := sessionlog.Open(again, func([]byte) error { return nil })
+			if err != nil {
+				t.Fatal(err)
+			}
+			t.Cleanup(log.Close)
+			take := func(k sessionlog.Key) *sessionlog.Archived {
+				i := slices.IndexFunc(log.Archived(), func(a *sessionlog.Archived) bool { return a.Key == k })
+				return log.Archived()[i]
+			}
+			s = shell{Restore(s.Held(), -1, -1, -1, log, take), t}
+			t.Cleanup(s.Close)
+			s.RestoreEnded(saved.Command{Snapshot: number - 1})
+			if s.Pending() || s.Wanted() || !s.Rest() {
+				t.Errorf("pending %t, wanted %t", s.Pending(), s.Wanted())
+			}
+			if spare, ok := s.Spare(); !ok || spare != nil {
+				t.Errorf("spare %v, %t", spare, ok)
+			}
+		}
+		made := makeFiles(t, 100, 2)
+		if err := s.Unarchive(made); err != nil {
+			t.Fatal(err)
+		}
+		s.WakeUp([]int{exit[round].W})
+		s.Add(made)
+		s.want("awake", text, true)
+		if s.ReleaseArchived(); len(s.SessionLog().Archived()) > 0 {
+			t.Error("a snapshot is left in the archive")
+		}
+		s.want("released", text, true)
+	}
+	s.CommandEnded()
+	fd, mark := s.ask()
+	s.write(fd, strings.Repeat("#", maxArchived)+mark)
+	if !s.Rest() || len(s.SessionLog().Archived()) > 0 {
+		t.Error("a large snapshot is archived")
+	}
+	if spare, ok := s.Spare(); !ok || len(spare) != 1 {
+		t.Errorf("spare %v, %t", spare, ok)
+	}
 }
 
 // A session that makes its snapshot a large sparse file has no snapshot, and the file takes no memory of trl.

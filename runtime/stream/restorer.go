@@ -64,6 +64,7 @@ func NewMovedRestorer(group own.KeptGroup, logs *Logs, log zerolog.Logger) *Rest
 	r := NewRestorer(group, nil, log)
 	r.logs, r.SessionLog, r.SessionLogNumber = logs, logs.sessionLog, logs.sessionLogNumber
 	r.findPacked()
+	r.TakePacked(sessionlog.SnapshotKey) // the new session's own
 	return r
 }
 
@@ -72,6 +73,13 @@ func (r *Restorer) findPacked() {
 	for _, k := range r.SessionLog.Archived() {
 		r.packed[k.Key] = k
 	}
+}
+
+// TakePacked returns the record of the archive with this key, nil if there is none. CloseRest releases the records that nobody took.
+func (r *Restorer) TakePacked(key sessionlog.Key) *sessionlog.Archived {
+	k := r.packed[key]
+	delete(r.packed, key)
+	return k
 }
 
 // UseLogs sets the logs of the restored session, to which the Restorer adds the logs that it opens.

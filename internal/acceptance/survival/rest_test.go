@@ -8,6 +8,7 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
+	"syscall"
 	"testing"
 	"time"
 
@@ -16,10 +17,10 @@ import (
 )
 
 // restPoints are the crash points of a shell that drops files and gets them back.
-var restPoints = []string{"before a shell at rest drops files", "when a waking shell has files again"}
+var restPoints = []string{"before a shell at rest drops files", "when a waking shell has files again", "before an archived snapshot is released"}
 
 // TestRestSurvivesDeathsAnywhere: the gateway is killed at each crash point of one shell's waking, of its command, and of another shell's rest. Every session
-// then has its state, and keeps it when its shell dies.
+// then has its state, and keeps it when its shell dies; also if shell and gateway die while it rests.
 func TestRestSurvivesDeathsAnywhere(t *testing.T) {
 	t.Parallel()
 	program, err := rig.Crashing()
@@ -102,6 +103,32 @@ func TestRestSurvivesDeathsAnywhere(t *testing.T) {
 				}
 			}
 			t.Log(diedAt)
+
+			points := len(trace())
+			if err := os.WriteFile(arm, []byte("100000"), 0o600); err != nil {
+				t.Fatal(err)
+			}
+			pids := map[string]int{}
+			for i, s := range ids {
+				w.ran(w.sure("exec.run", object{"session_id": s, "command": fmt.Sprint("V=rested", i)}), 0, "")
+				pids[s] = w.sure("session.info", object{"session_id": s}).Num("pid")
+			}
+			rested := ids[:len(ids)-ready]
+			testkit.Eventually(t, "the first shells rest", func() bool {
+				all := trace()
+				return strings.Count(strings.Join(all[min(points, len(all)):], "\n"), restPoints[0]) >= len(rested)
+			})
+			for _, victim := range []int{g.Serving(t), pids[rested[0]], pids[rested[1]]} {
+				if err := syscall.Kill(victim, syscall.SIGKILL); err != nil {
+					t.Fatal(err)
+				}
+			}
+			for i, s := range rested {
+				r := w.sure("exec.run", object{"session_id": s, "command": "echo $V"})
+				if w.ran(r, 0, fmt.Sprintf("rested%d\n", i)); !r.Yes("shell_restored") || r.Has("state_lost") {
+					t.Errorf("after the deaths of shell and gateway: %v", r)
+				}
+			}
 		})
 	}
 }
