@@ -12,7 +12,7 @@ import (
 )
 
 // The archive is the far part of a session log's file. It has the output of ended commands, processes and terminals that a session keeps,
-// so that none of them needs its own descriptor. The file is sparse, so the part in between needs no memory.
+// and the snapshot of a shell at rest, so that none of them needs its own descriptor. The file is sparse, so the part in between needs no memory.
 //
 // The archive is a queue of records, each a header and a body. A record is written after the last one, and its header after its body; a
 // record without a valid header does not count. A released record stays in the queue, without its body, until it is the first one. The

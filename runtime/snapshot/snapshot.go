@@ -124,7 +124,7 @@ func (s *Files) Spare() (numbers []int, ok bool) {
 }
 
 // Unarchive writes the snapshot that Rest has archived into its file, which is one of those that Add will add. ReleaseArchived comes when an entry names
-// that file.
+// that file. If the snapshot cannot be read, there is none, and one is wanted.
 func (s *Files) Unarchive(made []own.Channel) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -132,8 +132,9 @@ func (s *Files) Unarchive(made []own.Channel) error {
 		return nil
 	}
 	raw := make([]byte, s.archived.Size())
-	if _, err := s.archived.ReadAt(raw, 0); err != nil {
-		return fmt.Errorf("archived snapshot: %w", err)
+	if _, err := s.archived.ReadAt(raw, 0); err != nil { // the session log was invalidated while the shell was at rest
+		s.archived, s.endMarks[s.newer], s.tried = nil, "", unknownState
+		return nil
 	}
 	return descriptor.WriteMemfd(made[s.newer].W, raw)
 }

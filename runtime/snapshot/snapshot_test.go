@@ -199,6 +199,24 @@ func TestSnapshotAtRestIsArchived(t *testing.T) {
 	}
 	s.CommandEnded()
 	fd, mark := s.ask()
+	s.write(fd, mark)
+	s.Rest()
+	s.Spare()
+	s.SessionLog().Invalidate()
+	made := makeFiles(t, 100, 2)
+	if err := s.Unarchive(made); err != nil || !s.Wanted() {
+		t.Errorf("without the session log: %v, wanted %t", err, s.Wanted())
+	}
+	s.WakeUp([]int{exit[0].W})
+	s.Add(made)
+	s.want("without the session log", "", false)
+}
+
+// A large snapshot stays in its file.
+func TestLargeSnapshotIsNotArchived(t *testing.T) {
+	s := newShell(t)
+	s.CommandEnded()
+	fd, mark := s.ask()
 	s.write(fd, strings.Repeat("#", maxArchived)+mark)
 	if !s.Rest() || len(s.SessionLog().Archived()) > 0 {
 		t.Error("a large snapshot is archived")
