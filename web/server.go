@@ -489,13 +489,28 @@ func (s *Server) serveWebSocket(w http.ResponseWriter, r *http.Request) {
 		auth.Refuse(w, full.Status, full.String())
 		return
 	}
-	defer leave()
 	t, err := transport.AcceptWebSocket(w, r, s.transportLimits())
 	if err != nil {
+		leave()
 		s.log.Debug().Err(err).Msg("upgrade refused")
 		return
 	}
-	s.clients.Serve(t, g, auth.ClientAddr(r), r.RemoteAddr)
+	go s.serveUpgraded(t, g, leave, auth.ClientAddr(r), r.RemoteAddr) // serves one connection and ends with it; Shutdown waits for it in clients.Close
+}
+
+// serveUpgraded serves a WebSocket after its handler has returned, so that net/http keeps neither the request nor its buffers for the connection's life.
+func (s *Server) serveUpgraded(t *transport.WebSocket, g *auth.Grant, leave func(), from netip.Addr, remote string) {
+	defer s.containPanic(t)
+	defer leave()
+	s.clients.Serve(t, g, from, remote)
+}
+
+// containPanic does for a connection what net/http does for its own. It is deferred.
+func (s *Server) containPanic(c interface{ Close() }) {
+	if v := recover(); v != nil {
+		s.log.Error().Interface("panic", v).Bytes("stack", debug.Stack()).Msg("connection panicked")
+		c.Close()
+	}
 }
 
 func (s *Server) transportLimits() transport.Limits {
@@ -518,14 +533,9 @@ func (s *Server) serveUnix(l net.Listener) error {
 }
 
 func (s *Server) serveLocal(sock *transport.Socket) {
-	defer func() { // net/http does the same for its connections
-		if v := recover(); v != nil {
-			s.log.Error().Interface("panic", v).Bytes("stack", debug.Stack()).Msg("connection panicked")
-			sock.Close()
-		}
-	}()
-	who, err := auth.PeerPrincipal(sock)
 	t := transport.NewUnixSocket(sock, s.transportLimits())
+	defer s.containPanic(t)
+	who, err := auth.PeerPrincipal(sock)
 	g := &auth.Grant{Principal: who}
 	if err != nil || s.stopping.Load() {
 		e := protocol.Errorf(protocol.ShuttingDown, "the server is shutting down")

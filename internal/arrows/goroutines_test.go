@@ -84,6 +84,7 @@ var goroutines = map[string][]string{
 	"drainer.Drain":         {"drain (of the server)"},
 	"Server.Serve":          {"accept"},
 	"Server.serveUnix":      {"connection reader"},
+	"Server.serveWebSocket": {"connection reader"},
 	"Visit.Connect":         {"connection reader"},
 	"conn.serve":            {"keepalive"},
 	"conn.spawn":            {"answer", "pump"},

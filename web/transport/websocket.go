@@ -2,6 +2,7 @@ package transport
 
 import (
 	"bufio"
+	"bytes"
 	"context"
 	encoding "encoding/binary"
 	"io"
@@ -18,6 +19,8 @@ const (
 	StallLimit = 10 * time.Second
 	// maxControls is how many pings and pongs a client may send per second. Browsers send none, proxies one in some seconds.
 	maxControls = 50
+	// readBuffer is the size of the buffer for frame headers and short messages. It is smaller than net/http's, because each idle connection has one.
+	readBuffer = 1 << 10
 	// CloseTimeout bounds the close handshake at shutdown: a client that never answers cannot hold up the gateway. A client that broke the rules gets
 	// less time, because all that it sends meanwhile is read and dropped.
 	CloseTimeout          = 3 * time.Second
@@ -83,7 +86,9 @@ func (h *hijackWriter) Hijack() (net.Conn, *bufio.ReadWriter, error) {
 	h.t.in, h.t.sock, h.t.out.w = &frames{Conn: c, most: h.t.limits.MaxFrame}, SocketOf(c), c
 	early, _ := rw.Reader.Peek(rw.Reader.Buffered()) // bytes that came before the answer; the library reads them from the buffer
 	h.t.in.follow(early)
-	return h.t.in, bufio.NewReadWriter(rw.Reader, bufio.NewWriterSize(closeWriter{h.t.out}, 256)), nil // a control frame is at most 127 bytes
+	in := bufio.NewReaderSize(bytes.NewReader(early), max(readBuffer, len(early)))
+	_, _ = in.Peek(len(early))
+	return h.t.in, bufio.NewReadWriter(in, bufio.NewWriterSize(closeWriter{h.t.out}, 256)), nil // a control frame is at most 127 bytes
 }
 
 // WriteHeader makes a refusal the last answer of its connection, as guard wants it; for some refusals the library sets another header.
@@ -196,7 +201,7 @@ func (t *WebSocket) answerPing(p []byte) {
 
 // KeepAlive sends pings, and ends the connection when the peer is silent, stalls or floods.
 func (t *WebSocket) KeepAlive(ctx context.Context, end func(CloseReason), sent func(error)) {
-	tick := time.NewTicker(min(t.limits.PingEvery, t.limits.PeerSilence, t.limits.Stall) / 4)
+	tick := time.NewTicker(min(t.limits.PingEvery, t.limits.PeerSilence, 2*t.limits.Stall) / 4) // ticks are most of what an idle connection costs
 	defer tick.Stop()
 	pinged := time.Now()
 	for {
