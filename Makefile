@@ -126,7 +126,7 @@ bench: build ## every figure with its floor and its budget; ARGS=-quick, ARGS='-
 bench-scale: build ## 1 to 4,000 sessions: create, use, idle, memory, destroy; ARGS='-sizes 1,100'
 	$(BENCH_RUN) scale -out $(FIGURES) $(ARGS)
 
-bench-idle: build ## descriptors, memory and processor time of idle sessions; ARGS='-sizes 100,4000'
+bench-idle: build ## descriptors, memory and processor time of idle sessions and connections; ARGS='-sizes 100,4000'
 	$(BENCH_RUN) idle -out $(FIGURES) $(ARGS)
 
 bench-principals: build ## 10,000 tokens, each of another principal, beside one; ARGS='-principals 1000'

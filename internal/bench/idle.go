@@ -19,6 +19,8 @@ type Idle struct {
 	Machine figure.Machine `json:"machine"`
 	Rows    []IdleRow      `json:"rows"`
 	Stopped string         `json:"stopped,omitempty"` // the error at the machine's limits
+
+	Connections []ConnectionsRow `json:"connections,omitempty"`
 }
 
 // An IdleRow is one number of sessions with one shell, at one moment. Everything is in addition to what an empty gateway has.
@@ -54,7 +56,10 @@ func idleCost() error {
 			}
 		}
 	}
-	return nil
+	if err := caught(func() error { idleConnections(&r, *connections); return nil }); err != nil {
+		fmt.Println(err)
+	}
+	return save("idle", r)
 }
 
 func idleRows(gw *child, r *Idle, shell string, n int, files uint64) {
@@ -140,6 +145,9 @@ func idleTable(r Idle) string {
 	}
 	if r.Stopped != "" {
 		fmt.Fprintf(&b, "\nStopped: %s.\n", r.Stopped)
+	}
+	if r.Connections != nil {
+		b.WriteString(connectionsTable(r.Connections))
 	}
 	return b.String()
 }

@@ -50,6 +50,7 @@ var (
 	doc    = flag.String("doc", "docs/PERFORMANCE.md", "the `file` whose tables plots writes")
 	ctx    = context.Background()
 
+	connections    = flag.Int("connections", 10000, "idle WebSockets, for idle")
 	manyPrincipals = flag.Int("principals", 10000, "tokens, each of another principal, for principals")
 
 	peersFlag = flag.String("peers", "", "the `servers` to measure beside trl, for peers: NAME=ADDRESS or NAME@LABEL=ADDRESS, with spaces between them")
