@@ -555,6 +555,9 @@ func TestARecordingEndsWithItsCommand(t *testing.T) {
 	rec.SetEnd(j.Size())
 	j.Write(journal.Stdout, []byte(", the job's"))
 	rec.Finish(7, nil)
+	if c := r.cassette(id); c.output() != "its own" { // who reads it at once gets all of it
+		t.Errorf("recorded %q", c.output())
+	}
 	if _, c := r.ended(id); c.output() != "its own" {
 		t.Errorf("recorded %q", c.output())
 	}

@@ -123,6 +123,20 @@ func (c *Recorder) Finish(to int64, status *int) {
 	})
 }
 
+// lastWrite bounds how long a reader waits for a recording whose stream has ended. A disk that hangs does not hold it up for longer.
+const lastWrite = 5 * time.Second
+
+// awaitLastWrite returns when the recording is complete. It returns at once if its stream has not ended, or c is nil.
+func (c *Recorder) awaitLastWrite() {
+	if c == nil || c.ctx.Err() == nil {
+		return
+	}
+	select {
+	case <-c.done:
+	case <-time.After(lastWrite):
+	}
+}
+
 // stop ends the recording before its stream.
 func (c *Recorder) stop() {
 	c.once.Do(func() {

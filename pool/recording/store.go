@@ -394,8 +394,12 @@ func (x *Recording) Delete(all bool) error {
 	return nil
 }
 
-// WriteTo writes the recording as far as it has come.
+// WriteTo writes the recording as far as it has come, and the whole of it if its stream has ended.
 func (x *Recording) WriteTo(w io.Writer, v2 bool) error {
+	x.r.mu.Lock()
+	recorder := x.rec.recorder
+	x.r.mu.Unlock()
+	recorder.awaitLastWrite()
 	info := x.Info()
 	f, err := os.Open(x.r.Path(x.rec.ID))
 	if errors.Is(err, fs.ErrNotExist) {
